@@ -1,0 +1,66 @@
+// Operands made from a line of problem text: owned buffers with canaries on both sides, random inputs, poisoned outputs
+// and tails, and the comparison of what a kernel wrote with the judge under the tolerance rule. CLI, tests and benches
+// make their inputs here and nowhere else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "problem.hpp"
+#include "problem_text.hpp"
+#include "reference.hpp"
+#include "tessera/tessera.h"
+
+namespace tessera::baselines {
+
+// A host buffer with 4 KiB of known pattern directly before and after it.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(size_t bytes, size_t align = 64, size_t offset = 0);  // address = multiple of align, plus offset
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  bool canaries_intact() const;
+
+ private:
+  std::unique_ptr<std::byte[]> storage_;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+struct OperandSet {
+  tessera_problem problem;  // sizes, totals, strides as the data have them
+  tessera_tensors tensors;
+  std::vector<Buffer> buffers;
+
+  void poison_outputs() const;     // NaN in every float output, also between strided rows
+  bool canaries_intact() const;
+};
+
+// Makes every operand that the problem's flags ask for: inputs normal(0, 1) rounded to their dtype (sinks, slopes and bias
+// in sensible ranges), lengths from extras.lens, pages in order or shuffled, unused page-table slots and cache tails
+// poisoned (garbage ids, NaN). Same seed, same data.
+OperandSet make_operands(const tessera_problem& problem, const core::TextExtras& extras);
+// The same from text; on bad text fills `status` and returns an empty set.
+OperandSet make_operands(std::string_view text, tessera_status* status);
+
+struct Comparison {
+  std::string tensor;  // "o", "lse", "dq", ...
+  double max_abs_error, rms_error, tolerance;
+  bool passed;  // false also for NaN where the reference has none, or a touched element that must not be
+};
+// Compares every output of `tensors` with the judge. Runs the reference in both precisions unless given.
+std::vector<Comparison> compare(const core::Problem& problem, const tessera_tensors& tensors, const Results* exact = nullptr,
+                                const Results* naive = nullptr, int threads = 1);
+// The comparison with the largest error / tolerance; a failed one first.
+const Comparison& worst(const std::vector<Comparison>& comparisons);
+
+// Element conversion for host code that is not a kernel: one value at an address.
+double load_element(int32_t dtype, const void* base, int64_t index);
+void store_element(int32_t dtype, void* base, int64_t index, double value);  // round to nearest even
+
+}  // namespace tessera::baselines

@@ -1,0 +1,34 @@
+// Where one sequence of a batch lies: lengths, rows, pages. Shared by the CPU kernels and the textbook baseline; the
+// float64 reference derives the same on its own, as the judge should. Assumes checked metadata.
+#pragma once
+
+#include <cstdint>
+
+#include "problem.hpp"
+
+namespace tessera::core {
+
+struct Sequence {
+  int64_t seqlen_q, seqlen_k;    // used lengths; keys counted from leftpad
+  int64_t rows_q;                // rows of o and lse that belong to the sequence; those past seqlen_q are written +0, -inf
+  int64_t q_batch, q_row;        // batch index and first row for q, o, dq, d_o operands
+  int64_t kv_batch, kv_row;      // the same for dense and packed k, v (kv_row includes leftpad)
+  int64_t rows_k;                // rows of k, v from kv_row on that belong to the sequence (dense, packed)
+  int64_t lse_row, lse_stride;   // lse element of (head, row): head * lse_stride + lse_row + row
+  const int32_t* pages;          // paged: this sequence's row of the page table; else null
+  int64_t leftpad;               // paged: added to the key index before the page lookup
+};
+
+Sequence locate_sequence(const Problem& problem, const tessera_tensors& tensors, int64_t batch);
+
+// Offset in elements of key row j (before adding the head) of a k- or v-like operand.
+inline int64_t key_row_offset(const Problem& problem, const Sequence& sequence, const Operand& operand, int64_t j) {
+  if (sequence.pages == nullptr) return sequence.kv_batch * operand.batch_stride + (sequence.kv_row + j) * operand.row_stride;
+  const int64_t slot = sequence.leftpad + j;
+  return sequence.pages[slot / problem.page_size] * operand.batch_stride + (slot % problem.page_size) * operand.row_stride;
+}
+inline int64_t query_row_offset(const Sequence& sequence, const Operand& operand, int64_t i) {
+  return sequence.q_batch * operand.batch_stride + (sequence.q_row + i) * operand.row_stride;
+}
+
+}  // namespace tessera::core
