@@ -14,7 +14,8 @@ install(EXPORT tessera_targets NAMESPACE tessera:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/tessera-config.cmake.in ${CMAKE_BINARY_DIR}/tessera-config.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/tessera-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/tessera-config.cmake ${CMAKE_BINARY_DIR}/tessera-config-version.cmake DESTINATION ${package_dir})
+install(FILES ${CMAKE_BINARY_DIR}/tessera-config.cmake ${CMAKE_BINARY_DIR}/tessera-config-version.cmake
+  DESTINATION ${package_dir})
 
 # The prefix is told by where the .pc file lies, so an installed tree may be moved.
 file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)

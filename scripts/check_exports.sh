@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The shared library exports exactly the functions of abi/exports.txt, and the static one defines no other global symbol.
+# The shared library exports exactly the functions of abi/exports.txt; the static one defines no other global symbol.
 # Usage: check_exports.sh BUILD_DIR
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a build tree into a scratch prefix and builds, runs and checks programs of a user's kind against it: C11 and C++,
-# by find_package and by pkg-config, with the shared and with the static library. Usage: test_consumers.sh BUILD_DIR
+# Installs a build tree into a scratch prefix and builds, runs and checks programs of a user's kind against it: C11 and
+# C++, by find_package and by pkg-config, with the shared and the static library. Usage: test_consumers.sh BUILD_DIR
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)

@@ -1,4 +1,4 @@
-/* A program in C11 against an installed tessera: two queries, three keys, causal, checked against plain loops in double. */
+/* A program in C11 against an installed tessera: two queries, three keys, causal, checked by plain loops in double. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
