@@ -37,12 +37,12 @@ struct OperandSet {
   tessera_tensors tensors;
   std::vector<Buffer> buffers;
 
-  void poison_outputs() const;     // NaN in every float output, also between strided rows
+  void poison_outputs() const;  // NaN in every float output, also between strided rows
   bool canaries_intact() const;
 };
 
-// Makes every operand that the problem's flags ask for: inputs normal(0, 1) rounded to their dtype (sinks, slopes and bias
-// in sensible ranges), lengths from extras.lens, pages in order or shuffled, unused page-table slots and cache tails
+// Makes every operand that the problem's flags ask for: inputs normal(0, 1) rounded to their dtype (sinks, slopes and
+// bias in sensible ranges), lengths from extras.lens, pages in order or shuffled, unused page-table slots and cache tails
 // poisoned (garbage ids, NaN). Same seed, same data.
 OperandSet make_operands(const tessera_problem& problem, const core::TextExtras& extras);
 // The same from text; on bad text fills `status` and returns an empty set.
@@ -54,8 +54,8 @@ struct Comparison {
   bool passed;  // false also for NaN where the reference has none, or a touched element that must not be
 };
 // Compares every output of `tensors` with the judge. Runs the reference in both precisions unless given.
-std::vector<Comparison> compare(const core::Problem& problem, const tessera_tensors& tensors, const Results* exact = nullptr,
-                                const Results* naive = nullptr, int threads = 1);
+std::vector<Comparison> compare(const core::Problem& problem, const tessera_tensors& tensors,
+                                const Results* exact = nullptr, const Results* naive = nullptr, int threads = 1);
 // The comparison with the largest error / tolerance; a failed one first.
 const Comparison& worst(const std::vector<Comparison>& comparisons);
 

@@ -10,8 +10,9 @@
 namespace tessera::baselines {
 
 // Logical contiguous arrays, whatever the operands' strides:
-// o [batch, seqlen_q, heads_q, head_dim_v] or packed [total_q, ...]; lse [batch, heads_q, seqlen_q] or [heads_q, total_q];
-// dq as q; dk, dv [batch_kv, seqlen_k, heads_kv, dim] or packed [total_k, ...]; d_bias as its broadcast extents; d_sinks [heads_q].
+// o [batch, seqlen_q, heads_q, head_dim_v] or packed [total_q, ...]; lse [batch, heads_q, seqlen_q] or packed
+// [heads_q, total_q]; dq as q; dk, dv [batch_kv, seqlen_k, heads_kv, dim] or packed [total_k, ...]; d_bias as its
+// broadcast extents; d_sinks [heads_q].
 // Elements that the call must not touch (packed rows past the last cu_seqlens) hold kUntouched.
 struct Results {
   std::vector<double> o, lse, dq, dk, dv, d_bias, d_sinks;
@@ -20,8 +21,8 @@ inline constexpr double kUntouched = -7.0e77;
 
 enum class Precision {
   exact,  // everything in float64
-  naive   // the yardstick of the tolerance rule: S, P and in backward dS in float32 (float64 for f64), P, dS and outputs
-          // rounded to the input dtype
+  naive  // the yardstick of the tolerance rule: S, P and in backward dS in float32 (float64 for f64), P, dS and outputs
+         // rounded to the input dtype
 };
 
 // Reads the inputs of `tensors` (checked metadata); for backward it computes o and lse itself in the same precision

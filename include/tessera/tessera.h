@@ -62,13 +62,13 @@ enum {
 };
 
 /* tessera_problem.flags: which optional operands take part. */
-#define TESSERA_FLAG_LSE UINT64_C(0x1)       /* write lse */
-#define TESSERA_FLAG_D_LSE UINT64_C(0x2)     /* backward: d_lse is given */
-#define TESSERA_FLAG_ALIBI UINT64_C(0x4)     /* alibi_slopes is given */
-#define TESSERA_FLAG_SINKS UINT64_C(0x8)     /* sinks is given */
-#define TESSERA_FLAG_D_SINKS UINT64_C(0x10)  /* backward: write d_sinks */
-#define TESSERA_FLAG_BIAS UINT64_C(0x20)     /* bias (or a u8 mask) is given */
-#define TESSERA_FLAG_D_BIAS UINT64_C(0x40)   /* backward: write d_bias */
+#define TESSERA_FLAG_LSE UINT64_C(0x1)      /* write lse */
+#define TESSERA_FLAG_D_LSE UINT64_C(0x2)    /* backward: d_lse is given */
+#define TESSERA_FLAG_ALIBI UINT64_C(0x4)    /* alibi_slopes is given */
+#define TESSERA_FLAG_SINKS UINT64_C(0x8)    /* sinks is given */
+#define TESSERA_FLAG_D_SINKS UINT64_C(0x10) /* backward: write d_sinks */
+#define TESSERA_FLAG_BIAS UINT64_C(0x20)    /* bias (or a u8 mask) is given */
+#define TESSERA_FLAG_D_BIAS UINT64_C(0x40)  /* backward: write d_bias */
 #define TESSERA_FLAG_SEQUSED_Q UINT64_C(0x80)
 #define TESSERA_FLAG_SEQUSED_K UINT64_C(0x100)
 #define TESSERA_FLAG_LEFTPAD UINT64_C(0x200)
@@ -104,11 +104,11 @@ typedef struct tessera_problem {
   int64_t seqlen_q, seqlen_k; /* maxima where lengths vary */
   int64_t total_q, total_k;   /* packed: rows of q and of k, v */
   int64_t num_pages, max_pages;
-  int64_t page_table_stride;   /* elements between rows of page_table; 0: max_pages */
-  int64_t alibi_stride;        /* elements between batches of alibi_slopes; 0: shared */
-  int64_t v_mean_stride;       /* elements between batches of v_mean; 0: shared */
-  int64_t left, right;         /* band, in keys; -1: unbounded */
-  int32_t heads_q, heads_kv;   /* heads_q is a multiple of heads_kv */
+  int64_t page_table_stride; /* elements between rows of page_table; 0: max_pages */
+  int64_t alibi_stride;      /* elements between batches of alibi_slopes; 0: shared */
+  int64_t v_mean_stride;     /* elements between batches of v_mean; 0: shared */
+  int64_t left, right;       /* band, in keys; -1: unbounded */
+  int32_t heads_q, heads_kv; /* heads_q is a multiple of heads_kv */
   int32_t head_dim_qk, head_dim_v;
   int32_t layout_q, layout_kv; /* TESSERA_DENSE, TESSERA_PACKED; layout_kv also TESSERA_PAGED */
   int32_t page_size, mask_alignment;
@@ -117,11 +117,11 @@ typedef struct tessera_problem {
   uint64_t flags; /* TESSERA_FLAG_* */
   tessera_desc q, k, v, o, bias, d_o, dq, dk, dv, d_bias, q_scale, k_scale, v_scale;
   int32_t q_scale_rows, k_scale_rows, v_scale_rows; /* rows a scale block covers: 0 (all), 1, 128, page_size */
-  int32_t v_order;    /* 1: v as tessera_quantize orders it */
-  int32_t num_splits; /* 0: the library chooses; n: split size 64 * ceil(ceil(own length / 64) / n) */
-  int32_t sm_margin;  /* multiprocessors left to others */
-  int32_t threads;    /* CPU tasks at most; 0: the CPUs of the affinity mask */
-  int32_t isa;        /* TESSERA_ISA_* cap */
+  int32_t v_order;                                  /* 1: v as tessera_quantize orders it */
+  int32_t num_splits;   /* 0: the library chooses; n: split size 64 * ceil(ceil(own length / 64) / n) */
+  int32_t sm_margin;    /* multiprocessors left to others */
+  int32_t threads;      /* CPU tasks at most; 0: the CPUs of the affinity mask */
+  int32_t isa;          /* TESSERA_ISA_* cap */
   char kernel[64];      /* pin: name or glob ("cpu.avx2.*"); empty: choose */
   char device_name[32]; /* plan for a named GPU ("h200"); such a plan explains but does not run */
 } tessera_problem;
@@ -129,7 +129,8 @@ typedef struct tessera_problem {
 struct tessera_append_args;
 
 /* The pointers of one run. Unused ones are NULL. Device pointers for a CUDA plan, host pointers for a CPU plan.
- * lse, d_lse   float32 (float64 for f64 inputs), natural log, contiguous [batch, heads_q, seqlen_q], packed [heads_q, total_q]
+ * lse, d_lse   float32 (float64 for f64 inputs), natural log, contiguous [batch, heads_q, seqlen_q], packed
+ *              [heads_q, total_q]
  * cu_seqlens   int32 [batch + 1], first 0, not falling, last at most total
  * seqused      int32 [batch], used length of each sequence; leftpad int32 [batch]; batch_idx int32 [batch]
  * page_table   int32 [batch, max_pages] with row stride page_table_stride
@@ -141,11 +142,11 @@ typedef struct tessera_tensors {
   void *o, *lse;
   const int32_t *cu_seqlens_q, *cu_seqlens_k, *seqused_q, *seqused_k, *page_table, *leftpad, *batch_idx;
   const float *alibi_slopes, *sinks, *q_scale, *k_scale, *v_scale, *v_mean;
-  const void *bias;
+  const void* bias;
   const void *d_o, *d_lse;
   void *dq, *dk, *dv, *d_bias;
-  float *d_sinks;
-  const struct tessera_append_args *append;
+  float* d_sinks;
+  const struct tessera_append_args* append;
 } tessera_tensors;
 
 /* The caller's threads. parallel must call task(arg, i) once for every i in [0, count), in any order, on any
@@ -154,22 +155,22 @@ typedef struct tessera_tensors {
 typedef struct tessera_executor {
   size_t size;
   int32_t threads, reserved;
-  void *context;
-  void (*parallel)(void *context, int64_t count, void (*task)(void *, int64_t), void *arg);
+  void* context;
+  void (*parallel)(void* context, int64_t count, void (*task)(void*, int64_t), void* arg);
 } tessera_executor;
 
 /* How to run: NULL means the default stream and the library's own thread pool. */
 typedef struct tessera_exec {
   size_t size;
-  void *cuda_stream;
-  const tessera_executor *executor;
+  void* cuda_stream;
+  const tessera_executor* executor;
 } tessera_exec;
 
 /* Merge of `states` partial results of the same queries over disjoint keys, in the order given.
  * o [states, batch, seqlen_q, heads, head_dim_v] dtype, lse [states, batch, heads, seqlen_q] float32 (float64 for f64);
- * o_out [batch, seqlen_q, heads, head_dim_v] out_dtype, lse_out [batch, heads, seqlen_q]; packed: batch 1, seqlen_q = total_q.
- * All contiguous. An empty state is (anything finite, -inf). Backward: d_o, d_lse of every state from d_o_out, d_lse_out
- * (NULL: zero), with o, lse, o_out and lse_out as the forward left them; d_o has dtype, d_o_out out_dtype. */
+ * o_out [batch, seqlen_q, heads, head_dim_v] out_dtype, lse_out [batch, heads, seqlen_q]; packed: batch 1,
+ * seqlen_q = total_q. All contiguous. An empty state is (anything finite, -inf). Backward: d_o, d_lse of every state
+ * from d_o_out, d_lse_out (NULL: zero), with o, lse, o_out and lse_out as the forward left them; d_o has dtype, d_o_out out_dtype. */
 typedef struct tessera_merge_args {
   size_t size;
   int64_t states, batch, seqlen_q;
@@ -187,7 +188,7 @@ typedef struct tessera_append_args {
   int32_t rotary_dim, rotary_interleaved;
   tessera_desc k_new, v_new, q_out;
   const void *k_new_data, *v_new_data, *rotary_cos, *rotary_sin;
-  const int32_t *cu_seqlens_new;
+  const int32_t* cu_seqlens_new;
   void *k_cache, *v_cache, *q_rotated;
 } tessera_append_args;
 
@@ -198,45 +199,47 @@ typedef struct tessera_quantize_args {
   uint64_t seed;
   int32_t heads, head_dim, device, layout, scale_rows, order, hadamard, subtract_mean;
   tessera_desc x, y, scale;
-  const void *x_data;
-  const int32_t *cu_seqlens;
-  void *y_data;
+  const void* x_data;
+  const int32_t* cu_seqlens;
+  void* y_data;
   float *scale_data, *mean;
 } tessera_quantize_args;
 
 typedef struct tessera_plan tessera_plan; /* immutable; any number of threads may run it, each with its own workspace */
 
-/* Defaults: forward, CPU, f32, unbounded band, bottom-right, scale NaN, every count 0. `size` is sizeof(tessera_problem). */
-TESSERA_API void tessera_problem_init(tessera_problem *problem, size_t size);
+/* Defaults: forward, CPU, f32, unbounded band, bottom-right, scale NaN, every count 0.
+ * `size` is sizeof(tessera_problem). */
+TESSERA_API void tessera_problem_init(tessera_problem* problem, size_t size);
 /* Reads a problem line ("fwd bf16 b4 hq32 hkv8 sq4096 d128 causal cpu"). INVALID_ARGUMENT names the word. */
-TESSERA_API int tessera_problem_parse(const char *text, tessera_problem *problem, tessera_status *status);
+TESSERA_API int tessera_problem_parse(const char* text, tessera_problem* problem, tessera_status* status);
 /* Writes the canonical line, zero-terminated within `capacity`; returns its length as snprintf does. */
-TESSERA_API size_t tessera_problem_format(const tessera_problem *problem, char *text, size_t capacity);
+TESSERA_API size_t tessera_problem_format(const tessera_problem* problem, char* text, size_t capacity);
 /* OK, or the code that tessera_plan_create would return; `reasons` (may be NULL) says why, one line a kernel. */
-TESSERA_API int tessera_supports(const tessera_problem *problem, char *reasons, size_t capacity);
+TESSERA_API int tessera_supports(const tessera_problem* problem, char* reasons, size_t capacity);
 /* Validates and chooses a kernel. On failure *plan is NULL. */
-TESSERA_API int tessera_plan_create(const tessera_problem *problem, tessera_plan **plan, tessera_status *status);
-TESSERA_API void tessera_plan_destroy(tessera_plan *plan); /* NULL is fine */
+TESSERA_API int tessera_plan_create(const tessera_problem* problem, tessera_plan** plan, tessera_status* status);
+TESSERA_API void tessera_plan_destroy(tessera_plan* plan); /* NULL is fine */
 /* Bytes of workspace a run needs, 256-byte aligned; 0: none. Contents arbitrary before and undefined after. */
-TESSERA_API size_t tessera_plan_workspace(const tessera_plan *plan);
-TESSERA_API const char *tessera_plan_kernel(const tessera_plan *plan); /* "cpu.avx2.forward" */
+TESSERA_API size_t tessera_plan_workspace(const tessera_plan* plan);
+TESSERA_API const char* tessera_plan_kernel(const tessera_plan* plan); /* "cpu.avx2.forward" */
 /* How many rows that stand before the chosen one refused; *first_reason (may be NULL) is the first one's reason. */
-TESSERA_API int tessera_plan_passed_over(const tessera_plan *plan, const char **first_reason);
+TESSERA_API int tessera_plan_passed_over(const tessera_plan* plan, const char** first_reason);
 /* The plan in words (json = 0) or as one JSON object; returns its length as snprintf does. */
-TESSERA_API size_t tessera_plan_explain(const tessera_plan *plan, int json, char *text, size_t capacity);
+TESSERA_API size_t tessera_plan_explain(const tessera_plan* plan, int json, char* text, size_t capacity);
 /* Checks pointers, alignment, workspace and (CPU) lengths and page tables, then runs. Nothing is written on failure. */
-TESSERA_API int tessera_plan_run(const tessera_plan *plan, const tessera_tensors *tensors, void *workspace, size_t bytes,
-                                 const tessera_exec *exec, tessera_status *status);
+TESSERA_API int tessera_plan_run(const tessera_plan* plan, const tessera_tensors* tensors, void* workspace,
+                                 size_t bytes, const tessera_exec* exec, tessera_status* status);
 /* Checks cu_seqlens, used lengths, page tables, leftpad and batch_idx; blocking on CUDA. */
-TESSERA_API int tessera_check_metadata(const tessera_plan *plan, const tessera_tensors *tensors, const tessera_exec *exec,
-                                       tessera_status *status);
-TESSERA_API int tessera_merge(const tessera_merge_args *args, const tessera_exec *exec, tessera_status *status);
-TESSERA_API int tessera_merge_backward(const tessera_merge_args *args, const tessera_exec *exec, tessera_status *status);
-TESSERA_API int tessera_append(const tessera_problem *problem, const tessera_tensors *tensors, const tessera_append_args *args,
-                               const tessera_exec *exec, tessera_status *status);
-TESSERA_API int tessera_quantize(const tessera_quantize_args *args, const tessera_exec *exec, tessera_status *status);
+TESSERA_API int tessera_check_metadata(const tessera_plan* plan, const tessera_tensors* tensors,
+                                       const tessera_exec* exec, tessera_status* status);
+TESSERA_API int tessera_merge(const tessera_merge_args* args, const tessera_exec* exec, tessera_status* status);
+TESSERA_API int tessera_merge_backward(const tessera_merge_args* args, const tessera_exec* exec,
+                                       tessera_status* status);
+TESSERA_API int tessera_append(const tessera_problem* problem, const tessera_tensors* tensors,
+                               const tessera_append_args* args, const tessera_exec* exec, tessera_status* status);
+TESSERA_API int tessera_quantize(const tessera_quantize_args* args, const tessera_exec* exec, tessera_status* status);
 /* What this machine has and which kernels it can run, in words or as JSON; returns its length as snprintf does. */
-TESSERA_API size_t tessera_devices(int json, char *text, size_t capacity);
+TESSERA_API size_t tessera_devices(int json, char* text, size_t capacity);
 TESSERA_API uint32_t tessera_version(void); /* major << 16 | minor << 8 | patch */
 
 #ifdef __cplusplus

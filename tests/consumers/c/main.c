@@ -6,7 +6,7 @@
 
 enum { kQueries = 2, kKeys = 3, kDim = 4 };
 
-static double expected(const float *q, const float *k, const float *v, int row, int column) {
+static double expected(const float* q, const float* k, const float* v, int row, int column) {
   double weight_sum = 0, value = 0;
   for (int j = 0; j <= row + kKeys - kQueries; ++j) {
     double dot = 0;
@@ -25,7 +25,7 @@ int main(void) {
   float o[kQueries * kDim];
   tessera_status status;
   tessera_problem problem;
-  tessera_plan *plan = NULL;
+  tessera_plan* plan = NULL;
   if (tessera_problem_parse("fwd f32 sq2 sk3 d4 causal cpu", &problem, &status) != TESSERA_OK ||
       tessera_plan_create(&problem, &plan, &status) != TESSERA_OK) {
     fprintf(stderr, "%s\n", status.message);
