@@ -123,9 +123,10 @@ TESSERA_HD T lse_from_base2(T row_max, T row_sum) {
 // merged lse of two; NaN stays NaN, nothing overflows.
 template <class T>
 TESSERA_HD T merge_lse(T a, T b) {
+  if (a != a || b != b) return a + b;
   const T high = a > b ? a : b, low = a > b ? b : a;
   if (high == -T(INFINITY)) return high;
-  if (low == -T(INFINITY) || high == T(INFINITY)) return high + (low != low ? low : T(0));
+  if (low == -T(INFINITY) || high == T(INFINITY)) return high;
   return high + T(::log1p(::exp(low - high)));
 }
 // Weight of a state in the merged result: exp(lse - merged), 0 for empty states.
