@@ -42,8 +42,8 @@ struct OperandSet {
 };
 
 // Makes every operand that the problem's flags ask for: inputs normal(0, 1) rounded to their dtype (sinks, slopes and
-// bias in sensible ranges), lengths from extras.lens, pages in order or shuffled, unused page-table slots and cache tails
-// poisoned (garbage ids, NaN). Same seed, same data.
+// bias in sensible ranges), lengths from extras.lens, pages in order or shuffled, unused page-table slots and cache
+// tails poisoned (garbage ids, NaN). Same seed, same data.
 OperandSet make_operands(const tessera_problem& problem, const core::TextExtras& extras);
 // The same from text; on bad text fills `status` and returns an empty set.
 OperandSet make_operands(std::string_view text, tessera_status* status);

@@ -22,7 +22,8 @@ NOT_A_FUNCTION = re.compile(r"^(namespace|struct|class|enum|union|extern)\b|=\s*
 CONTROL = re.compile(r"^(if|else|for|while|do|switch|try|catch|return|case|default)\b")
 
 BLANK = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"(?P<d>[^\s()\\]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'', re.S)
+    r'//[^\n]*|/\*.*?\*/|R"(?P<d>[^\s()\\]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'", re.S)
 
 
 def blank(text):
@@ -92,7 +93,8 @@ def check_file(path, text):
         for first, last, head in functions(text):
             limit = DEVICE_LINES if DEVICE_WORDS.search(head) else HOST_LINES
             if last - first + 1 > limit:
-                problems.append(f"{path}:{first}: a function of {last - first + 1} lines, at most {limit}: {head[-80:]}")
+                size = last - first + 1
+                problems.append(f"{path}:{first}: a function of {size} lines, at most {limit}: {head[-80:]}")
     return problems
 
 
@@ -107,7 +109,8 @@ def self_test():
         ("60 lines", "a.cpp", "int f() {\n" + body[:-7] + "}\n", 0),
         ("61 lines", "a.cpp", "namespace n {\ntemplate <class T>\nint S<T>::f(int a) const {\n" + body + "}\n}\n", 1),
         ("lambda counts with its function", "a.cpp", "int f() {\n g([&](int i) {\n" + body + " });\n}\n", 1),
-        ("braces in literals", "a.cpp", "int f() { return '{' + g(\"}{\") + 1'000; } // {\nint g() {\n" + body[:-7] + "}\n", 0),
+        ("braces in literals", "a.cpp",
+         "int f() { return '{' + g(\"}{\") + 1'000; } // {\nint g() {\n" + body[:-7] + "}\n", 0),
         ("class body is free", "a.hpp", "class A final : public B<int (*)()> {\n" + body + body + "};\n", 0),
         ("device 150", "a.cu", "__global__ void k(float* x) {\n" + "  f();\n" * 148 + "}\n", 0),
         ("device 151", "a.cu", "template <int N>\n__global__ void k(float* x) {\n" + "  f();\n" * 149 + "}\n", 1),
@@ -124,8 +127,8 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return 0
     root = pathlib.Path(__file__).resolve().parent.parent
-    listed = subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True).stdout.split("\n")
-    paths = [p for p in listed if pathlib.Path(p).suffix in LINE_SUFFIXES or p == ".ci/run"]
+    listed = subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True)
+    paths = [p for p in listed.stdout.split("\n") if pathlib.Path(p).suffix in LINE_SUFFIXES or p == ".ci/run"]
     problems = [line for p in paths if (root / p).exists()
                 for line in check_file(p, (root / p).read_text(encoding="utf-8"))]
     for line in problems:

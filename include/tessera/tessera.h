@@ -170,7 +170,8 @@ typedef struct tessera_exec {
  * o [states, batch, seqlen_q, heads, head_dim_v] dtype, lse [states, batch, heads, seqlen_q] float32 (float64 for f64);
  * o_out [batch, seqlen_q, heads, head_dim_v] out_dtype, lse_out [batch, heads, seqlen_q]; packed: batch 1,
  * seqlen_q = total_q. All contiguous. An empty state is (anything finite, -inf). Backward: d_o, d_lse of every state
- * from d_o_out, d_lse_out (NULL: zero), with o, lse, o_out and lse_out as the forward left them; d_o has dtype, d_o_out out_dtype. */
+ * from d_o_out, d_lse_out (NULL: zero), with o, lse, o_out and lse_out as the forward left them; d_o has dtype,
+ * d_o_out out_dtype. */
 typedef struct tessera_merge_args {
   size_t size;
   int64_t states, batch, seqlen_q;
