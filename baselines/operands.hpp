@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "elements.hpp"
+#include "outputs.hpp"
 #include "problem.hpp"
 #include "problem_text.hpp"
 #include "reference.hpp"
@@ -33,17 +35,22 @@ class Buffer {
 };
 
 struct OperandSet {
-  tessera_problem problem;  // sizes, totals, strides as the data have them
-  tessera_tensors tensors;
+  tessera_problem problem{};  // sizes, totals, dtypes and strides as the data have them
+  tessera_tensors tensors{};
   std::vector<Buffer> buffers;
+  std::vector<size_t> outputs;  // indices into buffers of what the pass writes
 
-  void poison_outputs() const;  // NaN in every float output, also between strided rows
+  void poison_outputs() const;  // NaN (all bits set) in every output, also between strided rows
   bool canaries_intact() const;
+  // No byte of an output buffer that belongs to no element was written. `problem` is `this->problem`, validated.
+  bool gaps_intact(const core::Problem& problem) const;
 };
 
 // Makes every operand that the problem's flags ask for: inputs normal(0, 1) rounded to their dtype (sinks, slopes and
-// bias in sensible ranges), lengths from extras.lens, pages in order or shuffled, unused page-table slots and cache
-// tails poisoned (garbage ids, NaN). Same seed, same data.
+// bias in sensible ranges, -inf among them), lengths from extras.lens, pages in order or shuffled, unused page-table
+// slots and cache tails poisoned (garbage ids, NaN). Totals, page counts and cache rows left 0 are chosen. Same seed,
+// same data: a logical element (sequence, position, head, c) has the same value in every layout. For a backward problem
+// o and lse are poisoned inputs: store_forward (outputs.hpp) or a forward run fills them.
 OperandSet make_operands(const tessera_problem& problem, const core::TextExtras& extras);
 // The same from text; on bad text fills `status` and returns an empty set.
 OperandSet make_operands(std::string_view text, tessera_status* status);
@@ -58,9 +65,5 @@ std::vector<Comparison> compare(const core::Problem& problem, const tessera_tens
                                 const Results* exact = nullptr, const Results* naive = nullptr, int threads = 1);
 // The comparison with the largest error / tolerance; a failed one first.
 const Comparison& worst(const std::vector<Comparison>& comparisons);
-
-// Element conversion for host code that is not a kernel: one value at an address.
-double load_element(int32_t dtype, const void* base, int64_t index);
-void store_element(int32_t dtype, void* base, int64_t index, double value);  // round to nearest even
 
 }  // namespace tessera::baselines

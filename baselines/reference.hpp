@@ -10,10 +10,10 @@
 namespace tessera::baselines {
 
 // Logical contiguous arrays, whatever the operands' strides:
-// o [batch, seqlen_q, heads_q, head_dim_v] or packed [total_q, ...]; lse [batch, heads_q, seqlen_q] or packed
-// [heads_q, total_q]; dq as q; dk, dv [batch_kv, seqlen_k, heads_kv, dim] or packed [total_k, ...]; d_bias as its
-// broadcast extents; d_sinks [heads_q].
-// Elements that the call must not touch (packed rows past the last cu_seqlens) hold kUntouched.
+// o [batch, seqlen_q, heads_q, head_dim_v] or packed [total_q, ...]; lse [batch, heads_q, seqlen_q] or [heads_q,
+// total_q]; dq as q; dk, dv [batch_kv, seqlen_k, heads_kv, dim] or packed [total_k, ...]; d_bias as its broadcast
+// extents; d_sinks [heads_q]. Elements that the call must not touch (packed rows past the last cu_seqlens) hold
+// kUntouched.
 struct Results {
   std::vector<double> o, lse, dq, dk, dv, d_bias, d_sinks;
 };
