@@ -81,7 +81,7 @@ run_ctest() {
   echo "$suites suites, $failed failed, $skipped skipped"
   if [ "$failed" -gt 0 ]; then
     sed -n '/^The following tests FAILED/,$p' "$log"
-    grep -nE 'Failure$|ERROR:|runtime error:|WARNING: ThreadSanitizer' "$log" | head -n 40 || true
+    grep -A 6 -E 'Failure$|ERROR:|runtime error:|WARNING: ThreadSanitizer' "$log" | head -n 150 || true
     echo "whole log: $log"
     return 1
   fi

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# clang-tidy over the host sources of library, baselines and command line, compiled as clang sees them. Any finding fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/common.sh
+prepare_build
+mkdir -p build
+cmake -B build/lint -DCMAKE_BUILD_TYPE=Release -DTESSERA_CUDA=OFF -DTESSERA_TESTS=OFF \
+  -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ >build/lint.log || { cat build/lint.log; exit 1; }
+mapfile -t files < <(git ls-files 'src/*.cpp' 'baselines/*.cpp' 'cli/*.cpp')
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p build/lint --quiet --warnings-as-errors='*' \
+  2> >(grep -v -E 'warnings? generated|Suppressed|Use -header-filter' >&2)
+echo "lint: ${#files[@]} files clean"
