@@ -45,9 +45,9 @@ struct Problem {
   int32_t v_order, num_splits, sm_margin, threads, isa;  // threads as given (0: all), isa cap as given (0: none)
   char kernel[64], device_name[32];
 
-  bool has(uint64_t flag) const { return (flags & flag) != 0; }
-  bool banded() const { return left >= 0 || right >= 0; }
-  Band band(int64_t used_q, int64_t used_k) const { return make_band(used_q, used_k, left, right, top_left); }
+  TESSERA_HD bool has(uint64_t flag) const { return (flags & flag) != 0; }
+  TESSERA_HD bool banded() const { return left >= 0 || right >= 0; }
+  TESSERA_HD Band band(int64_t used_q, int64_t used_k) const { return make_band(used_q, used_k, left, right, top_left); }
 };
 
 // Bytes of one element, 0 for an unknown dtype; its name in problem text ("bf16"), "?" for an unknown one.

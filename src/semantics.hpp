@@ -6,7 +6,8 @@
 #if defined(__CUDACC__)
 #define TESSERA_HD __host__ __device__ __forceinline__
 #else
-#define TESSERA_HD inline
+// Always inlined, so that no copy compiled for a newer instruction set can be linked into code for an older one.
+#define TESSERA_HD [[gnu::always_inline]] inline
 #endif
 
 #include <cmath>
@@ -109,7 +110,7 @@ TESSERA_HD T alibi_bias(T slope, int64_t diagonal, int64_t key) {
   return -slope * T(distance);
 }
 
-// Kernels keep the running maximum and scores in base 2; lse leaves the library in base e, converted once.
+// lse leaves the library in base e; a kernel whose running maximum and scores are in base 2 converts it once.
 inline constexpr double kLog2E = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
@@ -117,6 +118,12 @@ inline constexpr double kLn2 = 0.69314718055994530942;
 template <class T>
 TESSERA_HD T lse_from_base2(T row_max, T row_sum) {
   return row_sum == T(0) ? -T(INFINITY) : T(row_max * T(kLn2) + T(::log(row_sum)));
+}
+
+// The same from a maximum in natural units.
+template <class T>
+TESSERA_HD T lse_from_base_e(T row_max, T row_sum) {
+  return row_sum == T(0) ? -T(INFINITY) : T(row_max + T(::log(row_sum)));
 }
 
 // Merge of states. A state is (o, lse); (0, -inf) is neutral, also merged with itself.

@@ -22,12 +22,12 @@ struct Sequence {
 Sequence locate_sequence(const Problem& problem, const tessera_tensors& tensors, int64_t batch);
 
 // Offset in elements of key row j (before adding the head) of a k- or v-like operand.
-inline int64_t key_row_offset(const Problem& problem, const Sequence& sequence, const Operand& operand, int64_t j) {
+TESSERA_HD int64_t key_row_offset(const Problem& problem, const Sequence& sequence, const Operand& operand, int64_t j) {
   if (sequence.pages == nullptr) return sequence.kv_batch * operand.batch_stride + (sequence.kv_row + j) * operand.row_stride;
   const int64_t slot = sequence.leftpad + j;
   return sequence.pages[slot / problem.page_size] * operand.batch_stride + (slot % problem.page_size) * operand.row_stride;
 }
-inline int64_t query_row_offset(const Sequence& sequence, const Operand& operand, int64_t i) {
+TESSERA_HD int64_t query_row_offset(const Sequence& sequence, const Operand& operand, int64_t i) {
   return sequence.q_batch * operand.batch_stride + (sequence.q_row + i) * operand.row_stride;
 }
 

@@ -1,0 +1,71 @@
+// Element types as the kernels read and write them: a row piece at any address, misaligned ones too, becomes one vector
+// of the compute type (float for 16-bit types and f32, double for f64). Invariant: never touches a byte outside the
+// `count` elements it is given; what a partial load lacks is +0. A quantised element is one more struct here, its
+// scale applied by the caller to the whole row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tessera/tessera.h"
+
+namespace tessera::cpu::TESSERA_CPU_ISA {
+
+struct F64Element {
+  static constexpr int kBytes = 8;
+  static F64x8 load(const void* p) { return F64x8::load(p); }
+  static void store(F64x8 v, void* p) { v.store(p); }
+};
+struct F32Element {
+  static constexpr int kBytes = 4;
+  static F32x16 load(const void* p) { return F32x16::load(p); }
+  static void store(F32x16 v, void* p) { v.store(p); }
+};
+struct F16Element {
+  static constexpr int kBytes = 2;
+  static F32x16 load(const void* p) { return F32x16::load_f16(p); }
+  static void store(F32x16 v, void* p) { v.store_f16(p); }
+};
+struct Bf16Element {
+  static constexpr int kBytes = 2;
+  static F32x16 load(const void* p) { return F32x16::load_bf16(p); }
+  static void store(F32x16 v, void* p) { v.store_bf16(p); }
+};
+
+// The element whose storage is V's own scalar.
+template <class V>
+using NativeElement = std::conditional_t<sizeof(typename V::Scalar) == 8, F64Element, F32Element>;
+
+// Calls f with the element type of `dtype`, whose vectors are V.
+template <class V, class F>
+inline void with_element(int32_t dtype, F&& f) {
+  if constexpr (sizeof(typename V::Scalar) == 8) {
+    f(F64Element{});
+  } else if (dtype == TESSERA_F16) {
+    f(F16Element{});
+  } else if (dtype == TESSERA_BF16) {
+    f(Bf16Element{});
+  } else {
+    f(F32Element{});
+  }
+}
+
+template <class V, class Element>
+inline V load_partial(const std::byte* from, int64_t count) {
+  if (count >= V::kLanes) return Element::load(from);
+  alignas(64) std::byte piece[V::kLanes * Element::kBytes] = {};
+  std::memcpy(piece, from, static_cast<size_t>(count) * Element::kBytes);
+  return Element::load(piece);
+}
+
+template <class V, class Element>
+inline void store_partial(V v, std::byte* to, int64_t count) {
+  if (count >= V::kLanes) return Element::store(v, to);
+  alignas(64) std::byte piece[V::kLanes * Element::kBytes];
+  Element::store(v, piece);
+  std::memcpy(to, piece, static_cast<size_t>(count) * Element::kBytes);
+}
+
+}  // namespace tessera::cpu::TESSERA_CPU_ISA
