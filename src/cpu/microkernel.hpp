@@ -41,17 +41,27 @@ template <class V, int kRows, int kVecs, int kRowStride, int kDepthStride>
   }
 }
 
+// Depth of a score's partial sums: longer ones are added up in pieces, which keeps float32's rounding at head_dim 576
+// near that at 128.
+inline constexpr int64_t kDepthPiece = 128;
+
 // q: strip of the packed queries, element (r, k) at k * V::kRows + r. scores: rows kScoreStride apart.
 template <class V, int kRows, int kVecs>
 void score_block(const typename V::Scalar* q, const typename V::Scalar* panel, int64_t depth, typename V::Scalar scale,
                  typename V::Scalar* scores) {
-  V sums[kRows][kVecs];
-  multiply<V, kRows, kVecs, 1, V::kRows>(q, panel, depth, sums);
-  const V factor = V::broadcast(scale);
+  for (int64_t done = 0; done < depth; done += kDepthPiece) {
+    V sums[kRows][kVecs];
+    multiply<V, kRows, kVecs, 1, V::kRows>(q + done * V::kRows, panel + done * kVecs * V::kLanes,
+                                           depth - done < kDepthPiece ? depth - done : kDepthPiece, sums);
+    const V factor = V::broadcast(scale);
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int c = 0; c < kVecs; ++c) (sums[r][c] * factor).store(scores + r * kScoreStride + c * V::kLanes);
+      for (int c = 0; c < kVecs; ++c) {
+        typename V::Scalar* at = scores + r * kScoreStride + c * V::kLanes;
+        (done == 0 ? sums[r][c] * factor : V::fma(sums[r][c], factor, V::load(at))).store(at);
+      }
+    }
   }
 }
 

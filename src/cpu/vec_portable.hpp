@@ -34,7 +34,9 @@ struct PortableVector {
   }
   void store(void* p) const { std::memcpy(p, quarter, sizeof quarter); }
   static Self broadcast(T x) {
-    return map([x](int) { return Q{} + x; });
+    Q all;
+    for (int i = 0; i < kQuarter; ++i) all[i] = x;  // not Q{} + x, which would lose the sign of -0
+    return map([all](int) { return all; });
   }
   static Self zero() { return broadcast(T(0)); }
   static Self iota() {
@@ -69,10 +71,10 @@ struct PortableVector {
     return map([&](int i) { return Q(~I(x.quarter[i] < bound.quarter[i]) & I(value.quarter[i])); });
   }
   static Self abs(Self a) {
-    return map([&](int i) { return Q(I(a.quarter[i]) & ~I(Q{} - T(0))); });
+    return map([&](int i) { return Q(I(a.quarter[i]) & ~I(-Q{})); });
   }
   static Self with_sign_of(Self a, Self b) {
-    return map([&](int i) { return Q(I(a.quarter[i]) | (I(b.quarter[i]) & I(Q{} - T(0)))); });
+    return map([&](int i) { return Q(I(a.quarter[i]) | (I(b.quarter[i]) & I(-Q{}))); });
   }
   static T reduce_max(Self a) {
     T lane[kLanes];
