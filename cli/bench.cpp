@@ -1,0 +1,232 @@
+// `tessera bench`: kernels and the textbook baseline take turns in random order, round after round, so drift of the machine
+// meets all of them alike; the probe of the peak is sampled between the rounds. Medians over all runs.
+#include "cli/bench.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+
+#include "baselines/kernels.hpp"
+#include "baselines/operands.hpp"
+#include "cli/failure.hpp"
+#include "cli/file_io.hpp"
+#include "cli/probe.hpp"
+#include "cli/progress.hpp"
+#include "cli/runner.hpp"
+
+namespace tessera::cli {
+namespace {
+
+constexpr const char* kTextbook = "cpu.textbook";
+constexpr const char* kReference = "cpu.reference";
+constexpr int kPlanRuns = 201;
+constexpr int kHostRuns = 201;
+constexpr int kMaxRunsPerTurn = 1000;
+
+struct Contender {
+  std::unique_ptr<Runner> runner;
+  std::vector<double> times;
+  BenchRow row;
+};
+
+bool is_named(const Candidate& candidate, const char* kernel) { return candidate.kernel == kernel; }
+
+double plan_seconds(const tessera_problem& problem) {
+  std::vector<double> times;
+  core::Plan plan;
+  for (int i = 0; i < kPlanRuns; ++i) {
+    const double begin = now();
+    (void)core::make_plan(problem, baselines::kernels(), &plan, nullptr);
+    times.push_back(now() - begin);
+  }
+  return median(times);
+}
+
+// A run's own overhead: the same row on one query and one key, where nothing else takes time. 0 where it refuses that.
+double host_seconds(const Request& request, const std::string& kernel) {
+  tessera_problem tiny;
+  tessera_problem_init(&tiny, sizeof tiny);
+  const int32_t dtype = request.problem.q.dtype;
+  const std::string text = fmt::format("{} b1 hq1 hkv1 sq1 sk1 d8 threads=1", core::dtype_name(dtype));
+  core::TextExtras extras;
+  if (core::parse_problem(text, &tiny, &extras, nullptr) != TESSERA_OK) return 0;
+  tiny.isa = request.problem.isa;
+  const Candidate candidate = find_row(tiny, kernel.c_str());
+  if (!candidate.reason.empty() || request.problem.pass != TESSERA_FORWARD) return 0;
+  const baselines::OperandSet operands = baselines::make_operands(tiny, extras);
+  Runner runner(candidate.plan, operands.tensors);
+  std::vector<double> times;
+  for (int i = 0; i < kHostRuns; ++i) times.push_back(runner.run());
+  return median(times);
+}
+
+class Bench {
+ public:
+  explicit Bench(const BenchOptions& options) : options_(options) {}
+
+  // Rows of one problem, the textbook's last; `exit_code` is that of a refusal when no row took it.
+  std::vector<BenchRow> measure(const Request& request, int* exit_code) {
+    std::vector<Candidate> candidates = find_candidates(request.problem);
+    const bool all = candidates.size() > 1;
+    // The judge is a plain loop: of every row it would take nearly all the time.
+    if (all) std::erase_if(candidates, [](const Candidate& c) { return is_named(c, kReference); });
+    const bool has_textbook =
+        std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return is_named(c, kTextbook); });
+    const bool any =
+        std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.reason.empty(); });
+    if (any && options_.baseline && !has_textbook && request.problem.device < 0)
+      candidates.push_back(find_row(request.problem, kTextbook));
+    std::vector<BenchRow> rows;
+    if (!any) {
+      for (const Candidate& candidate : candidates) *exit_code = worse_exit(*exit_code, candidate.exit_code);
+      for (const Candidate& candidate : candidates) rows.push_back(refused_row(request, candidate));
+      return rows;
+    }
+    run_contenders(request, candidates, &rows);
+    return rows;
+  }
+
+  const Peaks& peaks() const { return peaks_; }
+
+ private:
+  static BenchRow refused_row(const Request& request, const Candidate& candidate) {
+    BenchRow row;
+    row.problem = request.text;
+    row.kernel = candidate.kernel;
+    row.reason = candidate.reason;
+    row.baseline = is_named(candidate, kTextbook);
+    row.device = request.problem.device < 0 ? core::cpu_info().name : "";
+    return row;
+  }
+
+  void run_contenders(const Request& request, const std::vector<Candidate>& candidates, std::vector<BenchRow>* rows) {
+    for (const Candidate& candidate : candidates)
+      if (candidate.reason.empty()) require_memory(candidate.plan.problem);
+    progress_.show(fmt::format("{}: operands", request.text));
+    const baselines::OperandSet operands = baselines::make_operands(request.problem, request.extras);
+    std::vector<Contender> contenders;
+    for (const Candidate& candidate : candidates) {
+      if (!candidate.reason.empty()) {
+        rows->push_back(refused_row(request, candidate));
+        continue;
+      }
+      const Candidate planned = find_row(operands.problem, candidate.kernel.c_str());
+      if (!planned.reason.empty()) throw Failure{planned.exit_code, planned.reason};
+      contenders.push_back({std::make_unique<Runner>(planned.plan, operands.tensors), {}, {}});
+    }
+    take_turns(request, &contenders);
+    fill_rows(request, operands, &contenders);
+    for (Contender& contender : contenders) rows->push_back(std::move(contender.row));
+    std::stable_partition(rows->begin(), rows->end(), [](const BenchRow& row) { return !row.baseline; });
+    progress_.clear();
+  }
+
+  void take_turns(const Request& request, std::vector<Contender>* contenders) {
+    const int threads = request.problem.threads > 0 ? request.problem.threads : machine_threads();
+    FmaProbe probe(request.problem.isa, request.problem.q.dtype == TESSERA_F64, threads);
+    if (bandwidth_threads_ != threads) {
+      progress_.show("probing memory");
+      peaks_.bytes_per_second = probe_read_bandwidth(threads);
+      bandwidth_threads_ = threads;
+    }
+    std::vector<int> runs;  // in one turn
+    for (Contender& contender : *contenders) {
+      progress_.show(fmt::format("{}: first run of {}", request.text, contender.runner->plan().entry->name));
+      contender.runner->run();
+      const double once = contender.runner->run();
+      const double turn = options_.seconds / (options_.rounds * static_cast<double>(contenders->size()));
+      runs.push_back(static_cast<int>(std::clamp(turn / std::max(once, 1e-7), 1.0, double{kMaxRunsPerTurn})));
+    }
+    std::vector<size_t> order(contenders->size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    for (int round = 0; round < options_.rounds; ++round) {
+      progress_.show(fmt::format("{}: round {} of {}", request.text, round + 1, options_.rounds));
+      probe.sample();
+      std::shuffle(order.begin(), order.end(), random_);
+      for (const size_t index : order)
+        for (int i = 0; i < runs[index]; ++i) (*contenders)[index].times.push_back((*contenders)[index].runner->run());
+    }
+    peaks_.flops_per_second = probe.flops_per_second();
+    peaks_.fma_text = probe.text();
+  }
+
+  void fill_rows(const Request& request, const baselines::OperandSet& operands, std::vector<Contender>* contenders) {
+    double textbook = 0;
+    for (Contender& contender : *contenders)
+      if (std::strcmp(contender.runner->plan().entry->name, kTextbook) == 0) textbook = median(contender.times);
+    for (Contender& contender : *contenders) {
+      const core::Plan& plan = contender.runner->plan();
+      const core::Work work = exact_work(plan.problem, operands.tensors);
+      BenchRow& row = contender.row;
+      row.problem = request.text;
+      row.kernel = plan.entry->name;
+      row.device = plan.device->name;
+      row.baseline = row.kernel == kTextbook;
+      row.seconds_median = median(contender.times);
+      const auto [low, high] = std::minmax_element(contender.times.begin(), contender.times.end());
+      row.seconds_min = *low;
+      row.seconds_max = *high;
+      row.flops = work.flops;
+      row.bytes = work.bytes;
+      const double flops_bound = work.flops / peaks_.flops_per_second,
+                   bytes_bound = work.bytes / peaks_.bytes_per_second;
+      row.binding = flops_bound >= bytes_bound ? "FMA" : "memory";
+      row.bound_fraction = std::max(flops_bound, bytes_bound) / row.seconds_median;
+      row.speedup_over_textbook = textbook / row.seconds_median;
+      row.workspace_bytes = static_cast<double>(plan.launch.workspace_bytes);
+      tessera_problem pinned = operands.problem;
+      std::memset(pinned.kernel, 0, sizeof pinned.kernel);
+      std::strncpy(pinned.kernel, plan.entry->name, sizeof pinned.kernel - 1);
+      row.plan_seconds = plan_seconds(pinned);
+      row.host_seconds = host_seconds(request, row.kernel);
+    }
+  }
+
+  const BenchOptions& options_;
+  Peaks peaks_;
+  int bandwidth_threads_ = 0;
+  Progress progress_;
+  std::mt19937 random_{std::random_device{}()};
+};
+
+void check_options(const BenchOptions& options) {
+  if (options.problems.empty()) bad_input("bench: no problem, expected e.g. \"fwd f32 b1 hq16 sq2048 d64\"");
+  if (!(options.seconds > 0 && options.seconds <= 3600))
+    bad_input("--seconds {}: expected above 0, at most 3600", options.seconds);
+  if (options.rounds < 1 || options.rounds > 1000) bad_input("--rounds {}: expected 1 to 1000", options.rounds);
+  if (!options.out.empty()) OutputFile(options.out, "--out " + options.out);
+}
+
+}  // namespace
+
+int bench_command(const BenchOptions& options) {
+  check_options(options);
+  std::vector<Request> requests;
+  for (const std::string& text : options.problems) requests.push_back(parse_request(text));
+  Bench bench(options);
+  std::vector<BenchRow> all;
+  int exit_code = kDone;
+  bool cuda = false;
+  for (const Request& request : requests) {
+    const std::vector<BenchRow> rows = bench.measure(request, &exit_code);
+    cuda = cuda || request.problem.device >= 0;
+    if (options.json) {
+      for (const BenchRow& row : rows) fmt::print("{}\n", bench_json(row).dump(-1, ' ', true));
+    } else {
+      fmt::print("{}", bench_text(rows, bench.peaks()));
+    }
+    std::fflush(stdout);
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  if (!options.out.empty()) {
+    const std::string text = result_file_text(all, bench.peaks(), cuda);
+    OutputFile file(options.out, "--out " + options.out);
+    file.write(text.data(), text.size());
+    file.commit();
+  }
+  return exit_code;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,118 @@
+// Files by POSIX calls, which name their errors.
+#include "cli/file_io.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/failure.hpp"
+
+namespace tessera::cli {
+namespace {
+
+constexpr size_t kMaxTransfer = size_t{1} << 30;  // Linux moves at most 0x7ffff000 bytes a call
+
+struct Descriptor {
+  int number;
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+};
+
+void read_all(int descriptor, std::string_view label, std::vector<std::byte>* bytes) {
+  constexpr size_t kStep = 1 << 20;
+  for (;;) {
+    const size_t had = bytes->size();
+    bytes->resize(had + kStep);
+    const ssize_t got = ::read(descriptor, bytes->data() + had, kStep);
+    bytes->resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return;
+    if (got < 0 && errno != EINTR) bad_input("{}: {}", label, std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+InputFile::InputFile(const std::string& path, std::string_view label) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat info {};
+  if (file.number < 0 || ::fstat(file.number, &info) != 0) bad_input("{}: {}", label, std::strerror(errno));
+  if (S_ISDIR(info.st_mode)) bad_input("{}: is a directory, expected a file", label);
+  if (S_ISREG(info.st_mode) && info.st_size > 0) {
+    const size_t size = static_cast<size_t>(info.st_size);
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number, 0);
+    if (address != MAP_FAILED) {
+      mapped_ = address;
+      bytes_ = {static_cast<const std::byte*>(address), size};
+      return;
+    }
+  }
+  read_all(file.number, label, &read_);
+  bytes_ = read_;
+}
+
+InputFile::~InputFile() {
+  if (mapped_ != nullptr) ::munmap(mapped_, bytes_.size());
+}
+
+OutputFile::OutputFile(const std::string& path, std::string_view label) : label_(label), path_(path) {
+  struct stat info {};
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (exists && S_ISDIR(info.st_mode)) fail(EISDIR);
+  if (exists && !S_ISREG(info.st_mode)) {
+    descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor_ < 0) fail(errno);
+    return;
+  }
+  if (exists) {
+    if (::access(path.c_str(), W_OK) != 0) fail(errno);
+    char resolved[PATH_MAX];
+    if (::realpath(path.c_str(), resolved) != nullptr) path_ = resolved;
+  }
+  temporary_ = path_ + ".XXXXXX";
+  descriptor_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
+  if (descriptor_ < 0) {
+    temporary_.clear();
+    fail(errno);
+  }
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ::fchmod(descriptor_, exists ? info.st_mode & 07777 : 0666 & ~mask);
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void OutputFile::fail(int error) const { bad_input("{}: cannot be written ({})", label_, std::strerror(error)); }
+
+void OutputFile::write(const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, next, std::min(bytes, kMaxTransfer));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(errno);
+    next += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void OutputFile::commit() {
+  const int descriptor = descriptor_;
+  descriptor_ = -1;
+  if (::close(descriptor) != 0) fail(errno);
+  if (temporary_.empty()) return;
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+  temporary_.clear();
+}
+
+}  // namespace tessera::cli

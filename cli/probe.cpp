@@ -1,0 +1,101 @@
+// Threads start together at a gate and the slowest one ends the sample, as it ends a kernel's run.
+#include "cli/probe.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "cli/runner.hpp"
+#include "cli/units.hpp"
+#include "device_info.hpp"
+
+namespace tessera::cli {
+namespace {
+
+constexpr double kSampleSeconds = 5e-3;
+constexpr size_t kReadBytes = size_t{1} << 30;
+constexpr int kReadPasses = 3;
+
+// Seconds from the moment all threads stand ready until the last one is done.
+template <class Body>
+double timed_together(int threads, const Body& body) {
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false};
+  std::vector<std::thread> others;
+  for (int t = 1; t < threads; ++t)
+    others.emplace_back([&, t] {
+      ready.fetch_add(1);
+      while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
+      body(t);
+    });
+  while (ready.load() != threads - 1) std::this_thread::yield();
+  const double begin = now();
+  go.store(true, std::memory_order_release);
+  body(0);
+  for (std::thread& other : others) other.join();
+  return now() - begin;
+}
+
+}  // namespace
+
+const ProbeLoops& probe_loops(int32_t isa_cap) {
+#if defined(__x86_64__)
+  int32_t level = static_cast<int32_t>(core::cpu_info().isa);
+  if (isa_cap != TESSERA_ISA_AUTO) level = std::min(level, isa_cap);
+  if (level >= TESSERA_ISA_AVX512 && level != TESSERA_ISA_NEON) return kProbeAvx512;
+  if (level == TESSERA_ISA_AVX2) return kProbeAvx2;
+#else
+  (void)isa_cap;
+#endif
+  return kProbePortable;
+}
+
+FmaProbe::FmaProbe(int32_t isa_cap, bool f64, int threads)
+    : loops_(probe_loops(isa_cap)), f64_(f64), threads_(threads) {}
+
+void FmaProbe::sample() {
+  for (;;) {
+    std::vector<double> flops(static_cast<size_t>(threads_));
+    const double seconds = timed_together(threads_, [&](int t) {
+      flops[static_cast<size_t>(t)] = f64_ ? loops_.fma_f64(iterations_) : loops_.fma_f32(iterations_);
+    });
+    double total = 0;
+    for (const double f : flops) total += f;
+    // A short sample measures the gate, not the unit: grow until it lasts, then count it.
+    if (seconds < kSampleSeconds) {
+      iterations_ *= 2;
+      continue;
+    }
+    best_ = std::max(best_, total / seconds);
+    return;
+  }
+}
+
+std::string FmaProbe::text() const {
+  return rate_text(best_) + " (" + loops_.name + ", " + std::to_string(threads_) +
+         (threads_ == 1 ? " thread)" : " threads)");
+}
+
+double probe_read_bandwidth(int threads) {
+  const size_t memory = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  constexpr size_t kGrain = 4096;
+  const size_t share = std::min(kReadBytes, memory / 4) / static_cast<size_t>(threads) / kGrain * kGrain;
+  const AlignedBytes buffer(share * static_cast<size_t>(threads), false);
+  const ProbeLoops& loops = probe_loops(TESSERA_ISA_AUTO);
+  std::atomic<int64_t> checksum{0};
+  timed_together(threads, [&](int t) { std::memset(buffer.data() + static_cast<size_t>(t) * share, 1, share); });
+  double best = 0;
+  for (int pass = 0; pass < kReadPasses; ++pass) {
+    const double seconds = timed_together(threads, [&](int t) {
+      checksum.fetch_add(loops.read(buffer.data() + static_cast<size_t>(t) * share, share), std::memory_order_relaxed);
+    });
+    best = std::max(best, static_cast<double>(buffer.bytes()) / seconds);
+  }
+  return best;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,47 @@
+// What this machine can do at most, measured in the process that measures kernels: multiply-adds a second of the vector
+// unit at an instruction set, and bytes a second read from memory. A share of these is honest; a share of a data sheet is not.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/tensor.hpp"
+
+namespace tessera::cli {
+
+// The loops of one instruction set (probe_portable.cpp, probe_avx2.cpp, probe_avx512.cpp).
+struct ProbeLoops {
+  const char* name;
+  double (*fma_f32)(int64_t iterations);  // returns the FLOPs done
+  double (*fma_f64)(int64_t iterations);
+  int64_t (*read)(const void* data, size_t bytes);  // a checksum, so that nothing is left out
+};
+extern const ProbeLoops kProbePortable;
+#if defined(__x86_64__)
+extern const ProbeLoops kProbeAvx2, kProbeAvx512;
+#endif
+
+// The loops of the machine's highest instruction set below the cap (TESSERA_ISA_*; 0: none).
+const ProbeLoops& probe_loops(int32_t isa_cap);
+
+// The best of several samples, on `threads` threads at once.
+class FmaProbe {
+ public:
+  FmaProbe(int32_t isa_cap, bool f64, int threads);
+  void sample();  // about 5 ms
+  double flops_per_second() const { return best_; }
+  std::string text() const;  // "139 GFLOP/s (avx2, 2 threads)"
+
+ private:
+  const ProbeLoops& loops_;
+  bool f64_;
+  int threads_;
+  int64_t iterations_ = 1024;
+  double best_ = 0;
+};
+
+// Bytes a second read by `threads` threads from a buffer of 1 GiB (a quarter of the memory where that is less), which no
+// cache holds; the best of three passes.
+double probe_read_bandwidth(int threads);
+
+}  // namespace tessera::cli

@@ -1,0 +1,141 @@
+// Planning goes over the library's list and then the baselines', so a pin such as kernel=cpu.textbook finds its row.
+#include "cli/runner.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "baselines/kernels.hpp"
+#include "cli/failure.hpp"
+#include "cli/units.hpp"
+#include "sequence.hpp"
+
+namespace tessera::cli {
+namespace {
+
+// Memory that a problem's operands and the judge's float64 results need, over the problem's least traffic.
+constexpr double kMemoryPerTraffic = 3;
+
+bool pins_every_row(const tessera_problem& problem) { return std::strcmp(problem.kernel, "*") == 0; }
+
+const core::DeviceInfo* device_of(const core::Problem& problem) {
+  if (problem.device < 0) return &core::cpu_info();
+  if (problem.device_name[0] != '\0') return core::named_device(problem.device_name);
+  const char* reason = nullptr;
+  return core::cuda_info(problem.device, &reason);
+}
+
+}  // namespace
+
+void validate_request(const tessera_problem& problem) {
+  core::Problem checked;
+  tessera_status status;
+  require_ok(core::validate(problem, &checked, &status), status);
+}
+
+Request parse_request(const std::string& text) {
+  Request request;
+  tessera_status status;
+  require_ok(core::parse_problem(text, &request.problem, &request.extras, &status), status);
+  validate_request(request.problem);
+  request.text = core::format_problem(request.problem, &request.extras);
+  return request;
+}
+
+Candidate find_row(tessera_problem problem, const char* kernel) {
+  if (kernel != nullptr) {
+    std::memset(problem.kernel, 0, sizeof problem.kernel);
+    std::strncpy(problem.kernel, kernel, sizeof problem.kernel - 1);
+  }
+  Candidate candidate;
+  tessera_status status;
+  const int code = core::make_plan(problem, baselines::kernels(), &candidate.plan, &status);
+  candidate.exit_code = exit_of_status(code);
+  if (code == TESSERA_OK) {
+    candidate.kernel = candidate.plan.entry->name;
+    return candidate;
+  }
+  if (candidate.exit_code != kRefused) throw Failure{candidate.exit_code, status.message};
+  if (kernel != nullptr) candidate.kernel = kernel;
+  candidate.reason = status.message;
+  return candidate;
+}
+
+std::vector<Candidate> find_candidates(const tessera_problem& problem) {
+  if (!pins_every_row(problem)) return {find_row(problem, nullptr)};
+  core::Problem checked;
+  tessera_status status;
+  require_ok(core::validate(problem, &checked, &status), status);
+  const core::DeviceInfo* device = device_of(checked);
+  if (device == nullptr) return {find_row(problem, nullptr)};
+  std::vector<core::RowAnswer> answers;
+  core::visit_rows(
+      checked, *device, baselines::kernels(),
+      [](const core::RowAnswer& answer, void* context) {
+        static_cast<std::vector<core::RowAnswer>*>(context)->push_back(answer);
+      },
+      &answers);
+  std::vector<Candidate> candidates;
+  for (const core::RowAnswer& answer : answers) {
+    if (answer.refusal) {
+      candidates.push_back({answer.entry->name, core::format_refusal(answer.refusal), kRefused, {}});
+    } else {
+      candidates.push_back(find_row(problem, answer.entry->name));
+    }
+  }
+  return candidates;
+}
+
+Runner::Runner(const core::Plan& plan, const tessera_tensors& tensors)
+    : plan_(plan), tensors_(tensors), workspace_(static_cast<size_t>(plan.launch.workspace_bytes), false) {}
+
+double Runner::run() {
+  tessera_status status;
+  const double begin = now();
+  const int code = core::run_plan(plan_, &tensors_, workspace_.data(), workspace_.bytes(), nullptr, &status);
+  const double seconds = now() - begin;
+  require_ok(code, status);
+  return seconds;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> values) {
+  const size_t middle = values.size() / 2;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle), values.end());
+  if (values.size() % 2 == 1) return values[middle];
+  return (values[middle] + *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle))) / 2;
+}
+
+core::Work exact_work(const core::Problem& problem, const tessera_tensors& tensors) {
+  const bool equal_lengths = problem.layout_q == TESSERA_DENSE && problem.layout_kv == TESSERA_DENSE &&
+                             !problem.has(TESSERA_FLAG_SEQUSED_Q | TESSERA_FLAG_SEQUSED_K | TESSERA_FLAG_LEFTPAD);
+  if (equal_lengths) return core::count_work(problem);
+  core::Work sum{0, 0};
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    const core::Sequence sequence = core::locate_sequence(problem, tensors, b);
+    core::Problem one = problem;
+    one.batch = one.batch_kv = 1;
+    one.layout_q = one.layout_kv = TESSERA_DENSE;
+    one.seqlen_q = sequence.seqlen_q;
+    one.seqlen_k = sequence.seqlen_k;
+    const core::Work work = core::count_work(one);
+    sum.flops += work.flops;
+    sum.bytes += work.bytes;
+  }
+  return sum;
+}
+
+void require_memory(const core::Problem& problem) {
+  const double needed = kMemoryPerTraffic * core::count_work(problem).bytes;
+  const double present = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (needed > present)
+    throw Failure{kDeviceError, fmt::format("out of memory: operands and reference need about {}, this machine has {}",
+                                            bytes_text(needed), bytes_text(present))};
+}
+
+int machine_threads() { return std::max(1, core::cpu_info().units); }
+
+}  // namespace tessera::cli
