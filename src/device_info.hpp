@@ -31,6 +31,16 @@ const DeviceInfo& cpu_info();
 // The CUDA device `index`, or null with a static reason ("no NVIDIA driver", "built without CUDA").
 const DeviceInfo* cuda_info(int32_t index, const char** reason);
 
+// How many CUDA devices there are; 0 without a driver or without CUDA.
+int32_t cuda_device_count();
+
+// Null, or what is wrong with TESSERA_ISA; planning for the CPU reports it.
+const char* cpu_isa_error();
+
+// "portable", "avx2", ... as in isa=; null for an unknown value. isa_from_name gives 0 for an unknown name.
+const char* isa_name(int32_t isa);
+int32_t isa_from_name(std::string_view name);
+
 // A GPU by name: h200, h100, a100, rtx4090, b200. Null when unknown.
 const DeviceInfo* named_device(std::string_view name);
 

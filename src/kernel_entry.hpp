@@ -51,6 +51,8 @@ struct KernelEntry {
   Launch (*configure)(const Problem&, const DeviceInfo&);
   int (*run)(const Plan&, const RunContext&);  // a status code
   bool pinned_only = false;                    // baselines: chosen only by name
+  // Called once when a plan is made for a present device: loads what the first run needs (null: nothing).
+  int (*prepare)(const Plan&, tessera_status*) = nullptr;
 };
 
 using KernelList = std::span<const KernelEntry>;
@@ -81,11 +83,19 @@ struct RowAnswer {
 // Calls `visit` for each row of the device's list and `extra`. `device` may be a named one.
 void visit_rows(const Problem& problem, const DeviceInfo& device, KernelList extra, void (*visit)(const RowAnswer&, void*), void* context);
 
+// The pin that planning obeys: problem.kernel, else TESSERA_KERNEL, else "".
+const char* active_pin(const Problem& problem);
+
 // "head_dim_qk above 256 (head_dim_qk=300)".
 std::string format_refusal(const Refusal& refusal);
 
 // The plan in words or as one JSON object.
 std::string explain(const Plan& plan, KernelList extra, bool json);
+
+// The rules on `exec` (may be null) and its executor.
+int check_exec(const tessera_exec* exec, bool is_cpu, tessera_status* status);
+// The rules of run_plan on structs, pointers and alignment alone.
+int check_tensors(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status);
 
 // Checks pointers, alignment, workspace and, on the CPU, metadata; then runs the plan's kernel.
 int run_plan(const Plan& plan, const tessera_tensors* tensors, void* workspace, size_t bytes, const tessera_exec* exec,
@@ -93,5 +103,9 @@ int run_plan(const Plan& plan, const tessera_tensors* tensors, void* workspace, 
 
 // Lengths, page tables, leftpad and batch_idx of a CPU problem: every rule, before anything is written.
 int check_metadata_cpu(const Problem& problem, const tessera_tensors& tensors, tessera_status* status);
+// check_tensors, then the metadata rules on the plan's device.
+int check_metadata(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status);
+// The same rules for arrays on the device; copies them to the host and blocks (src/cuda; a stub without CUDA).
+int check_metadata_cuda(const Plan& plan, const tessera_tensors& tensors, const tessera_exec* exec, tessera_status* status);
 
 }  // namespace tessera::core

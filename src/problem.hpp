@@ -56,6 +56,9 @@ const char* dtype_name(int32_t dtype);
 // The dtype of lse for inputs of `dtype`: F64 for F64, else F32.
 inline int32_t lse_dtype(int32_t dtype) { return dtype == TESSERA_F64 ? TESSERA_F64 : TESSERA_F32; }
 
+// What tessera_problem_init gives: forward, CPU, f32 q, everything else as q or absent.
+tessera_problem default_problem();
+
 // Checks every rule on numbers once, in the caller's words, and resolves defaults. On failure *problem is untouched.
 int validate(const tessera_problem& given, Problem* problem, tessera_status* status);
 
@@ -64,6 +67,8 @@ int validate(const tessera_problem& given, Problem* problem, tessera_status* sta
 struct Work {
   double flops, bytes;
 };
+// (row, key) pairs that the band keeps, in closed form.
+double kept_pairs(const Band& band);
 Work count_work(const Problem& problem);
 
 }  // namespace tessera::core

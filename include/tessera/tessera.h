@@ -83,12 +83,12 @@ typedef struct tessera_status {
 } tessera_status;
 
 /* How one operand lies in memory.
- * dtype   element type, TESSERA_F64 ... TESSERA_U8
+ * dtype   element type, TESSERA_F64 ... TESSERA_U8; 0: as q (o and gradients of e4m3 q: bf16; v: as k; d_bias: as bias)
  * align   bytes, a power of two, that the operand's address is a multiple of; 0: 16
  * stride  elements. dense [batch, seqlen, heads, dim], packed [total, heads, dim] (stride[3] unused, 0),
  *         paged [page, slot, heads_kv, dim], bias [batch, heads_q, seqlen_q, seqlen_k],
  *         scales [batch or page, row block, head]. dim has stride 1. The stride of a size-1 dim is never used.
- *         All zero: contiguous for q k v o d_o dq dk dv; literal zeros (broadcast) for bias, d_bias and scales. */
+ *         All zero: contiguous for q k v o d_o dq dk dv; literal zeros (broadcast) for bias, d_bias and scales. bias and d_bias: dim 3 has stride 1 or 0. */
 typedef struct tessera_desc {
   int32_t dtype, align;
   int64_t stride[4];

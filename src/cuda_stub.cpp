@@ -1,0 +1,18 @@
+// The CUDA side of a build without CUDA: no device, no rows. Compiled only when src/cuda is left out.
+#include "device_info.hpp"
+#include "kernel_entry.hpp"
+
+namespace tessera::core {
+
+const DeviceInfo* cuda_info(int32_t, const char** reason) {
+  if (reason != nullptr) *reason = "this build has no CUDA kernels";
+  return nullptr;
+}
+
+int32_t cuda_device_count() { return 0; }
+
+KernelList cuda_kernels() { return {}; }
+
+int check_metadata_cuda(const Plan&, const tessera_tensors&, const tessera_exec*, tessera_status*) { return TESSERA_UNSUPPORTED; }
+
+}  // namespace tessera::core

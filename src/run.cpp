@@ -1,0 +1,203 @@
+// run_plan(): every rule on pointers, once: present where needed, aligned as promised, not written over an input, a
+// workspace that is large enough. Then metadata (CPU), then the kernel. Allocates nothing and reads no environment.
+#include <cinttypes>
+
+#include "cpu/thread_pool.hpp"
+#include "kernel_entry.hpp"
+#include "status.hpp"
+
+namespace tessera::core {
+namespace {
+
+constexpr uintptr_t kWorkspaceAlign = 256;
+
+int check_pointer(tessera_status* status, const char* name, const void* pointer, uintptr_t align) {
+  if (pointer == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "%s is NULL; expected a pointer", name);
+  if (reinterpret_cast<uintptr_t>(pointer) % align == 0) return TESSERA_OK;
+  return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %p; expected an address that is a multiple of %d bytes", name, pointer,
+              static_cast<int>(align));
+}
+
+struct PointerRule {
+  const char* name;
+  const void* pointer;
+  int32_t align;
+  bool needed;
+};
+
+// Operands that have elements are needed; an empty one may be NULL.
+struct Extent {
+  bool q, k;
+};
+Extent extents(const Problem& p) {
+  const bool q = p.layout_q == TESSERA_PACKED ? p.total_q > 0 : p.batch > 0 && p.seqlen_q > 0;
+  const bool k = p.layout_kv == TESSERA_PACKED  ? p.total_k > 0
+                 : p.layout_kv == TESSERA_PAGED ? p.num_pages > 0
+                                                : p.batch_kv > 0 && p.seqlen_k > 0;
+  return {q, k};
+}
+
+template <size_t count>
+int check_rules(const PointerRule (&rules)[count], tessera_status* status) {
+  for (const PointerRule& rule : rules) {
+    if (!rule.needed) continue;
+    if (const int code = check_pointer(status, rule.name, rule.pointer, static_cast<uintptr_t>(rule.align))) return code;
+  }
+  return TESSERA_OK;
+}
+
+int check_pointers(const Problem& p, const tessera_tensors& t, tessera_status* status) {
+  const auto [q, k] = extents(p);
+  const bool backward = p.pass == TESSERA_BACKWARD, some = p.batch > 0;
+  const int32_t lse_align = dtype_bytes(lse_dtype(p.q.dtype));
+  const bool packed_q = p.layout_q == TESSERA_PACKED, packed_k = p.layout_kv == TESSERA_PACKED;
+  const PointerRule rules[] = {
+      {"q", t.q, p.q.align, q},
+      {"k", t.k, p.k.align, k},
+      {"v", t.v, p.v.align, k},
+      {"o", t.o, p.o.align, q},
+      {"lse", t.lse, lse_align, q && (backward || p.has(TESSERA_FLAG_LSE))},
+      {"cu_seqlens_q", t.cu_seqlens_q, 4, packed_q},
+      {"cu_seqlens_k", t.cu_seqlens_k, 4, packed_k},
+      {"seqused_q", t.seqused_q, 4, some && p.has(TESSERA_FLAG_SEQUSED_Q)},
+      {"seqused_k", t.seqused_k, 4, some && p.has(TESSERA_FLAG_SEQUSED_K)},
+      {"page_table", t.page_table, 4, some && p.layout_kv == TESSERA_PAGED && p.max_pages > 0},
+      {"leftpad", t.leftpad, 4, some && p.has(TESSERA_FLAG_LEFTPAD)},
+      {"batch_idx", t.batch_idx, 4, some && p.has(TESSERA_FLAG_BATCH_IDX)},
+      {"alibi_slopes", t.alibi_slopes, 4, some && p.has(TESSERA_FLAG_ALIBI)},
+      {"sinks", t.sinks, 4, some && p.has(TESSERA_FLAG_SINKS)},
+      {"v_mean", t.v_mean, 4, some && p.has(TESSERA_FLAG_V_MEAN)},
+      {"bias", t.bias, p.bias.align, q && k && p.has(TESSERA_FLAG_BIAS)},
+  };
+  if (const int code = check_rules(rules, status)) return code;
+  if (!backward) return TESSERA_OK;
+  const PointerRule backward_rules[] = {
+      {"d_o", t.d_o, p.d_o.align, q},
+      {"d_lse", t.d_lse, lse_align, q && p.has(TESSERA_FLAG_D_LSE)},
+      {"dq", t.dq, p.dq.align, q},
+      {"dk", t.dk, p.dk.align, k},
+      {"dv", t.dv, p.dv.align, k},
+      {"d_bias", t.d_bias, p.d_bias.align, q && k && p.has(TESSERA_FLAG_D_BIAS)},
+      {"d_sinks", t.d_sinks, 4, p.has(TESSERA_FLAG_D_SINKS)},
+  };
+  return check_rules(backward_rules, status);
+}
+
+// Optional scales: aligned where given, refused where the operand takes none, never ignored.
+int check_scales(const Problem& p, const tessera_tensors& t, tessera_status* status) {
+  const struct {
+    const char* name;
+    const float* pointer;
+    int32_t dtype;
+  } scales[] = {{"q_scale", t.q_scale, p.q.dtype}, {"k_scale", t.k_scale, p.k.dtype}, {"v_scale", t.v_scale, p.v.dtype}};
+  for (const auto& scale : scales) {
+    if (scale.pointer == nullptr) continue;
+    if (scale.dtype != TESSERA_E4M3 && scale.dtype != TESSERA_INT8) {
+      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is given but its operand is %s; expected NULL unless it is e4m3 or int8", scale.name,
+                  dtype_name(scale.dtype));
+    }
+    if (const int code = check_pointer(status, scale.name, scale.pointer, 4)) return code;
+  }
+  if (t.append != nullptr) return fail(status, TESSERA_UNSUPPORTED, "append is given; this build has no kernel that appends while it runs");
+  return TESSERA_OK;
+}
+
+// What is written must not start where something else of the call does. Overlaps at other offsets cannot be told from
+// interleaved slices of one buffer, which are fine.
+int check_aliases(const Problem& p, const tessera_tensors& t, tessera_status* status) {
+  const bool backward = p.pass == TESSERA_BACKWARD;
+  const struct {
+    const char* name;
+    const void* pointer;
+    bool written;
+  } operands[] = {{"q", t.q, false},
+                  {"k", t.k, false},
+                  {"v", t.v, false},
+                  {"bias", p.has(TESSERA_FLAG_BIAS) ? t.bias : nullptr, false},
+                  {"d_o", backward ? t.d_o : nullptr, false},
+                  {"o", t.o, !backward},
+                  {"lse", backward || p.has(TESSERA_FLAG_LSE) ? t.lse : nullptr, !backward},
+                  {"dq", backward ? t.dq : nullptr, true},
+                  {"dk", backward ? t.dk : nullptr, true},
+                  {"dv", backward ? t.dv : nullptr, true},
+                  {"d_bias", p.has(TESSERA_FLAG_D_BIAS) ? t.d_bias : nullptr, true}};
+  constexpr int kCount = sizeof operands / sizeof operands[0];
+  for (int i = 0; i < kCount; ++i) {
+    for (int j = 0; j < i; ++j) {
+      if (operands[i].pointer != operands[j].pointer || operands[i].pointer == nullptr) continue;
+      if (!operands[i].written && !operands[j].written) continue;
+      return fail(status, TESSERA_INVALID_ARGUMENT, "%s and %s are both %p; expected memory of its own for what is written",
+                  operands[j].name, operands[i].name, operands[i].pointer);
+    }
+  }
+  return TESSERA_OK;
+}
+
+int check_workspace(const Plan& plan, const void* workspace, size_t bytes, tessera_status* status) {
+  const int64_t needed = plan.launch.workspace_bytes;
+  if (needed == 0) return TESSERA_OK;
+  if (bytes < static_cast<size_t>(needed)) {
+    return fail(status, TESSERA_WORKSPACE_TOO_SMALL, "workspace has %zu bytes; expected at least %" PRId64, bytes, needed);
+  }
+  return check_pointer(status, "workspace", workspace, kWorkspaceAlign);
+}
+
+}  // namespace
+
+int check_exec(const tessera_exec* exec, bool is_cpu, tessera_status* status) {
+  if (exec == nullptr) return TESSERA_OK;
+  if (exec->size != sizeof(tessera_exec)) {
+    return fail(status, TESSERA_INVALID_ARGUMENT, "exec.size is %zu; expected %zu", exec->size, sizeof(tessera_exec));
+  }
+  const tessera_executor* executor = exec->executor;
+  if (executor == nullptr || !is_cpu) return TESSERA_OK;
+  if (executor->size != sizeof(tessera_executor)) {
+    return fail(status, TESSERA_INVALID_ARGUMENT, "executor.size is %zu; expected %zu", executor->size, sizeof(tessera_executor));
+  }
+  if (executor->parallel == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "executor.parallel is NULL; expected a function");
+  if (executor->threads < 1) {
+    return fail(status, TESSERA_INVALID_ARGUMENT, "executor.threads is %d; expected 1 or more", executor->threads);
+  }
+  return TESSERA_OK;
+}
+
+int check_tensors(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
+  if (tensors == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "tensors is NULL; expected a pointer");
+  if (tensors->size != sizeof(tessera_tensors)) {
+    return fail(status, TESSERA_INVALID_ARGUMENT, "tensors.size is %zu; expected %zu", tensors->size, sizeof(tessera_tensors));
+  }
+  if (const int code = check_exec(exec, plan.device->is_cpu, status)) return code;
+  if (const int code = check_pointers(plan.problem, *tensors, status)) return code;
+  return check_scales(plan.problem, *tensors, status);
+}
+
+int check_metadata(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
+  if (!plan.device->present) {
+    return fail(status, TESSERA_NO_DEVICE, "the plan is for the named device \"%s\"; it has no tensors to check", plan.device->name);
+  }
+  if (const int code = check_tensors(plan, tensors, exec, status)) return code;
+  const int code = plan.device->is_cpu ? check_metadata_cpu(plan.problem, *tensors, status)
+                                       : check_metadata_cuda(plan, *tensors, exec, status);
+  return code == TESSERA_OK ? succeed(status) : code;
+}
+
+int run_plan(const Plan& plan, const tessera_tensors* tensors, void* workspace, size_t bytes, const tessera_exec* exec,
+             tessera_status* status) {
+  if (!plan.device->present) {
+    return fail(status, TESSERA_NO_DEVICE, "the plan is for the named device \"%s\"; it explains but does not run", plan.device->name);
+  }
+  if (const int code = check_tensors(plan, tensors, exec, status)) return code;
+  if (const int code = check_aliases(plan.problem, *tensors, status)) return code;
+  if (const int code = check_workspace(plan, workspace, bytes, status)) return code;
+  RunContext context{tensors, static_cast<std::byte*>(workspace), nullptr, nullptr, status};
+  if (plan.device->is_cpu) {
+    if (const int code = check_metadata_cpu(plan.problem, *tensors, status)) return code;
+    context.executor = exec != nullptr && exec->executor != nullptr ? exec->executor : &cpu::default_executor();
+  } else {
+    context.cuda_stream = exec != nullptr ? exec->cuda_stream : nullptr;
+  }
+  const int code = plan.entry->run(plan, context);
+  return code == TESSERA_OK ? succeed(status) : code;
+}
+
+}  // namespace tessera::core
