@@ -16,7 +16,7 @@ struct Sequence {
   int64_t rows_k;                // rows of k, v from kv_row on that belong to the sequence (dense, packed)
   int64_t lse_row, lse_stride;   // lse element of (head, row): head * lse_stride + lse_row + row
   const int32_t* pages;          // paged: this sequence's row of the page table; else null
-  int64_t leftpad;               // paged: added to the key index before the page lookup
+  int64_t leftpad;               // slots before key 0 in its cache row or page list
 };
 
 Sequence locate_sequence(const Problem& problem, const tessera_tensors& tensors, int64_t batch);
@@ -26,6 +26,20 @@ TESSERA_HD int64_t key_row_offset(const Problem& problem, const Sequence& sequen
   if (sequence.pages == nullptr) return sequence.kv_batch * operand.batch_stride + (sequence.kv_row + j) * operand.row_stride;
   const int64_t slot = sequence.leftpad + j;
   return sequence.pages[slot / problem.page_size] * operand.batch_stride + (slot % problem.page_size) * operand.row_stride;
+}
+// Offset in a scale array of key row j's block, before adding the head: blocks are counted from the first row of the
+// page, the dense cache row or the packed sequence.
+TESSERA_HD int64_t key_scale_offset(const Problem& problem, const Sequence& sequence, int64_t batch, const ScaleOperand& scale,
+                                    int64_t j) {
+  const int64_t slot = sequence.leftpad + j;
+  int64_t outer = sequence.kv_batch, row = slot;
+  if (sequence.pages != nullptr) {
+    outer = sequence.pages[slot / problem.page_size];
+    row = slot % problem.page_size;
+  } else if (problem.layout_kv == TESSERA_PACKED) {
+    outer = batch;
+  }
+  return outer * scale.stride[0] + (scale.rows > 0 ? row / scale.rows : 0) * scale.stride[1];
 }
 TESSERA_HD int64_t query_row_offset(const Sequence& sequence, const Operand& operand, int64_t i) {
   return sequence.q_batch * operand.batch_stride + (sequence.q_row + i) * operand.row_stride;

@@ -19,6 +19,7 @@
 #include "load.hpp"
 #include "microkernel.hpp"
 #include "pack.hpp"
+#include "score_bias.hpp"
 #include "semantics.hpp"
 #include "softmax.hpp"
 
@@ -208,45 +209,12 @@ class ForwardRun {
   void add_terms(const RowState<T>& row, int64_t chunk_begin, Range keep, int64_t begin, int64_t end, T* scores) {
     if (problem_.softcap > 0) cap_scores<V>(T(problem_.softcap), scores, begin, end);
     if (problem_.has(TESSERA_FLAG_BIAS)) {
-      load_bias(row, chunk_begin, {keep.begin > begin ? keep.begin : begin, keep.end < end ? keep.end : end});
+      const Range read = {keep.begin > begin ? keep.begin : begin, keep.end < end ? keep.end : end};
+      load_bias<V>(problem_, tensors_, {block_.batch, row.head, row.position}, chunk_begin, read, bias_);
       add_bias<V>(bias_, scores, begin, end);
     }
     if (problem_.has(TESSERA_FLAG_ALIBI)) {
       add_alibi<V>(row.slope, T(band_.diagonal(row.position) - chunk_begin), scores, begin, end);
-    }
-  }
-
-  // The row's bias at `columns` of the chunk, as terms to add: a u8 mask becomes 0 and -inf.
-  void load_bias(const RowState<T>& row, int64_t chunk_begin, Range columns) {
-    const core::BiasOperand& bias = problem_.bias;
-    const int64_t at = block_.batch * bias.stride[0] + row.head * bias.stride[1] + row.position * bias.stride[2] + chunk_begin * bias.stride[3];
-    const auto* base = static_cast<const std::byte*>(tensors_.bias);
-    if (bias.dtype == TESSERA_U8) {
-      for (int64_t j = columns.begin; j < columns.end; ++j) {
-        bias_[j] = base[at + j * bias.stride[3]] != std::byte{0} ? T(0) : -kInfinity<T>;
-      }
-    } else if (bias.dtype == TESSERA_F32 && sizeof(T) == 8) {
-      for (int64_t j = columns.begin; j < columns.end; ++j) {
-        float value;
-        std::memcpy(&value, base + (at + j * bias.stride[3]) * int64_t{sizeof value}, sizeof value);
-        bias_[j] = T(value);
-      }
-    } else {
-      with_element<V>(bias.dtype, [&](auto element) { load_bias_elements<decltype(element)>(base, at, bias.stride[3], columns); });
-    }
-  }
-
-  template <class Element>
-  void load_bias_elements(const std::byte* base, int64_t at, int64_t stride, Range columns) {
-    for (int64_t j = columns.begin; j < columns.end; j += kLanes) {
-      const int64_t count = columns.end - j < kLanes ? columns.end - j : kLanes;
-      alignas(64) std::byte gathered[kLanes * Element::kBytes];
-      const std::byte* from = base + (at + j * stride) * Element::kBytes;
-      if (stride != 1) {
-        for (int64_t c = 0; c < count; ++c) std::memcpy(gathered + c * Element::kBytes, from + c * stride * Element::kBytes, Element::kBytes);
-        from = gathered;
-      }
-      store_partial<V, NativeElement<V>>(load_partial<V, Element>(from, count), reinterpret_cast<std::byte*>(bias_ + j), count);
     }
   }
 

@@ -38,6 +38,17 @@ struct Bf16Element {
 template <class V>
 using NativeElement = std::conditional_t<sizeof(typename V::Scalar) == 8, F64Element, F32Element>;
 
+// A quantised cache; the scale of a row is the caller's.
+struct Int8Element {
+  static constexpr int kBytes = 1;
+  static F32x16 load(const void* p) {
+    const auto* stored = static_cast<const int8_t*>(p);
+    alignas(64) float wide[F32x16::kLanes];
+    for (int i = 0; i < F32x16::kLanes; ++i) wide[i] = stored[i];
+    return F32x16::load(wide);
+  }
+};
+
 // Calls f with the element type of `dtype`, whose vectors are V.
 template <class V, class F>
 inline void with_element(int32_t dtype, F&& f) {
