@@ -1,4 +1,4 @@
-// What the fuzz targets share: a reader that turns bytes into small numbers, and a check that ends the run when it fails.
+// What the fuzz targets share: a reader that turns bytes into small numbers, and a check that ends a failing run.
 #pragma once
 
 #include <cstddef>

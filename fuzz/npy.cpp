@@ -1,4 +1,4 @@
-// Any bytes as a .npy file. Invariant: what the reader returns lies inside the file and is as large as dtype and shape say.
+// Any bytes as a .npy file. Invariant: what the reader returns lies inside the file, as large as dtype and shape say.
 #include "cli/npy.hpp"
 #include "cli/failure.hpp"
 #include "fuzz.hpp"

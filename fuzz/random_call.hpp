@@ -1,5 +1,5 @@
-// A random call of the C interface: a problem of small sizes with any layout, strides, flags and options, and for each operand
-// a buffer of exactly the bytes that its sizes and strides reach, so that AddressSanitizer sees one byte too many.
+// A random call of the C interface: a problem of small sizes with any layout, strides, flags and options, and for each
+// operand a buffer of exactly the bytes that its sizes and strides reach, so that AddressSanitizer sees one too many.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Any bytes as a .safetensors file. Invariant: every tensor lies inside the file and is as large as dtype and shape say.
+// Any bytes as a .safetensors file. Invariant: every tensor lies inside the file, as large as dtype and shape say.
 #include "cli/safetensors.hpp"
 #include "cli/failure.hpp"
 #include "fuzz.hpp"
