@@ -22,3 +22,8 @@ file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefi
 string(REGEX REPLACE "/$" "" pc_to_prefix ${pc_to_prefix})
 configure_file(cmake/tessera.pc.in ${CMAKE_BINARY_DIR}/tessera.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# A Python wheel holds the library alone, inside the package; pyproject.toml installs only this component.
+if(SKBUILD)
+  install(FILES $<TARGET_FILE:tessera> DESTINATION tessera RENAME libtessera.so COMPONENT python)
+endif()
