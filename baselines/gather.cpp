@@ -35,14 +35,23 @@ Place place_sequence(const core::Problem& problem, const tessera_tensors& tensor
   return place;
 }
 
-namespace {
+KeyAddress address_key(const core::Problem& problem, const Place& place, int64_t key) {
+  const int64_t slot = place.leftpad + key;
+  if (place.pages != nullptr) {
+    const int64_t page = place.pages[slot / problem.page_size], row = slot % problem.page_size;
+    return {page, row, page, row};
+  }
+  if (problem.layout_kv == TESSERA_PACKED) return {0, place.first_k + slot, place.batch, slot};
+  return {place.batch_k, slot, place.batch_k, slot};
+}
 
-// One factor of a scale operand; a null pointer is 1.
-double scale_at(const core::ScaleOperand& scale, const float* data, int64_t outer, int64_t row, int64_t head) {
+float scale_at(const core::ScaleOperand& scale, const float* data, int64_t outer, int64_t row, int64_t head) {
   if (data == nullptr) return 1;
   const int64_t block = scale.rows == 0 ? 0 : row / scale.rows;
   return data[outer * scale.stride[0] + block * scale.stride[1] + head * scale.stride[2]];
 }
+
+namespace {
 
 template <class T>
 std::vector<T> gather_keys(const core::Problem& problem, const tessera_tensors& tensors, const Place& place,
@@ -54,23 +63,15 @@ std::vector<T> gather_keys(const core::Problem& problem, const tessera_tensors& 
   const int64_t dim = values ? problem.head_dim_v : problem.head_dim_qk;
   std::vector<T> rows(place.used_k * dim);
   for (int64_t j = 0; j < place.used_k; ++j) {
-    const int64_t slot = place.leftpad + j;
-    int64_t outer = place.batch_k, row = place.first_k + slot, scale_outer = place.batch_k, scale_row = slot;
-    if (place.pages != nullptr) {
-      outer = scale_outer = place.pages[slot / problem.page_size];
-      row = scale_row = slot % problem.page_size;
-    } else if (problem.layout_kv == TESSERA_PACKED) {
-      scale_outer = place.batch;
-    }
+    const KeyAddress address = address_key(problem, place, j);
     T* out = rows.data() + j * dim;
-    load_row(operand.dtype, base, outer * operand.batch_stride + row * operand.row_stride + head * operand.head_stride,
-             dim, out);
+    load_row(operand.dtype, base, address.offset(operand) + head * operand.head_stride, dim, out);
     if (scales != nullptr) {
-      const T factor = static_cast<T>(scale_at(scale, scales, scale_outer, scale_row, head));
+      const T factor = scale_at(scale, scales, address.scale_outer, address.scale_row, head);
       for (int64_t c = 0; c < dim; ++c) out[c] *= factor;
     }
     if (values && problem.has(TESSERA_FLAG_V_MEAN)) {
-      const int64_t shared = place.pages != nullptr ? 0 : scale_outer * problem.v_mean_stride;
+      const int64_t shared = place.pages != nullptr ? 0 : address.scale_outer * problem.v_mean_stride;
       const float* mean = tensors.v_mean + shared + head * dim;
       for (int64_t c = 0; c < dim; ++c) out[c] += mean[c];
     }
@@ -101,7 +102,7 @@ void HeadInputs<T>::load(const core::Problem& problem, const tessera_tensors& te
   q = gather_query_rows<T>(place, problem.q, tensors.q, head, dim);
   if (tensors.q_scale != nullptr) {
     for (int64_t i = 0; i < place.used_q; ++i) {
-      const T factor = static_cast<T>(scale_at(problem.q_scale, tensors.q_scale, place.batch, i, head));
+      const T factor = scale_at(problem.q_scale, tensors.q_scale, place.batch, i, head);
       for (int64_t c = 0; c < dim; ++c) q[i * dim + c] *= factor;
     }
   }

@@ -6,6 +6,7 @@
 
 #include "outputs.hpp"
 #include "status.hpp"
+#include "textbook.hpp"
 
 namespace tessera::baselines {
 namespace {
@@ -37,6 +38,7 @@ int run_reference(const core::Plan& plan, const core::RunContext& context) {
 
 constexpr core::KernelEntry kKernels[] = {
     {"cpu.reference", refuse_reference, configure_reference, run_reference, true},
+    {"cpu.textbook", refuse_textbook, configure_textbook, run_textbook, true},
 };
 
 }  // namespace

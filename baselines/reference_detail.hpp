@@ -28,6 +28,16 @@ struct Place {
 };
 Place place_sequence(const core::Problem& problem, const tessera_tensors& tensors, int64_t batch);
 
+// Where key row `key` of a sequence lies: page (paged) or batch row, row in it (packed: in the whole array), and the same
+// as scales count.
+struct KeyAddress {
+  int64_t outer, row, scale_outer, scale_row;
+  int64_t offset(const core::Operand& operand) const { return outer * operand.batch_stride + row * operand.row_stride; }
+};
+KeyAddress address_key(const core::Problem& problem, const Place& place, int64_t key);
+// One factor of a scale operand; null data is 1.
+float scale_at(const core::ScaleOperand& scale, const float* data, int64_t outer, int64_t row, int64_t head);
+
 // The inputs of one (sequence, query head): dequantised, contiguous q [used_q, head_dim_qk], k [used_k, head_dim_qk],
 // v [used_k, head_dim_v].
 template <class T>
