@@ -28,8 +28,8 @@ struct Place {
 };
 Place place_sequence(const core::Problem& problem, const tessera_tensors& tensors, int64_t batch);
 
-// Where key row `key` of a sequence lies: page (paged) or batch row, row in it (packed: in the whole array), and the same
-// as scales count.
+// Where key row `key` of a sequence lies: page (paged) or batch row, row in it (packed: in the whole array), and the
+// same as scales count.
 struct KeyAddress {
   int64_t outer, row, scale_outer, scale_row;
   int64_t offset(const core::Operand& operand) const { return outer * operand.batch_stride + row * operand.row_stride; }

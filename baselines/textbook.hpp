@@ -1,5 +1,5 @@
-// The textbook method, the baseline of every CPU benchmark: S = Q K^T as a whole, softmax by rows, O = P V, with a BLAS for
-// the two products.
+// The textbook method, the baseline of every CPU benchmark: S = Q K^T as a whole, softmax by rows, O = P V, with a BLAS
+// for the two products.
 #pragma once
 
 #include "kernel_entry.hpp"
