@@ -1,4 +1,6 @@
 // The ordered list of CPU kernels, fastest first.
+#include "cpu/amx/rows.hpp"
+#include "cpu/decode_plan.hpp"
 #include "cpu/forward_plan.hpp"
 #include "kernel_entry.hpp"
 
@@ -11,52 +13,72 @@ using core::Launch;
 using core::Problem;
 using core::Refusal;
 
-// A cap of TESSERA_ISA_NEON or of a wider set than the machine's is no cap on x86.
-bool capped_below(const Problem& problem, Isa isa) {
-  return problem.isa != TESSERA_ISA_AUTO && problem.isa < static_cast<int32_t>(isa);
+// Null, or why a build for `isa` does not serve: the machine lacks it, or isa= caps below it. A cap of another
+// architecture or of a wider set than the machine's is no cap.
+Refusal refuse_isa(const Problem& problem, const DeviceInfo& device, Isa isa) {
+  const bool capped = problem.isa != TESSERA_ISA_AUTO && problem.isa < static_cast<int32_t>(isa);
+  if (isa == Isa::avx512) {
+    if (device.isa < Isa::avx512 || device.isa == Isa::neon) return {"this CPU has no AVX-512"};
+    if (capped) return {"isa= caps the instruction set below avx512"};
+  } else if (isa == Isa::avx2) {
+    if (device.isa < Isa::avx2 || device.isa == Isa::neon) return {"this CPU has no AVX2"};
+    if (!device.has_f16c) return {"this CPU has no F16C"};
+    if (capped) return {"isa= caps the instruction set below avx2"};
+  }
+  return {};
 }
 
-#if defined(__x86_64__)
-Refusal refuse_avx512(const Problem& problem, const DeviceInfo& device) {
-  if (device.isa < Isa::avx512 || device.isa == Isa::neon) return {"this CPU has no AVX-512", nullptr, 0};
-  if (capped_below(problem, Isa::avx512)) return {"isa= caps the instruction set below avx512", nullptr, 0};
-  return refuse_forward(problem);
+constexpr const char* instructions_of(Isa isa) {
+  return isa == Isa::avx512 ? "avx512f+bw+dq+vl" : isa == Isa::avx2 ? "avx2+fma, f16c" : "compiler vectors of 16 bytes";
 }
-Launch configure_avx512(const Problem& problem, const DeviceInfo& device) {
-  Launch launch = configure_forward(problem, device, kForwardAvx512, 0.65);
-  launch.instructions = "avx512f+bw+dq+vl";
-  return launch;
-}
-int run_avx512(const core::Plan& plan, const core::RunContext& context) { return run_forward(plan, context, kForwardAvx512); }
 
-Refusal refuse_avx2(const Problem& problem, const DeviceInfo& device) {
-  if (device.isa < Isa::avx2 || device.isa == Isa::neon) return {"this CPU has no AVX2", nullptr, 0};
-  if (!device.has_f16c) return {"this CPU has no F16C", nullptr, 0};
-  if (capped_below(problem, Isa::avx2)) return {"isa= caps the instruction set below avx2", nullptr, 0};
-  return refuse_forward(problem);
-}
-Launch configure_avx2(const Problem& problem, const DeviceInfo& device) {
-  Launch launch = configure_forward(problem, device, kForwardAvx2, 0.6);
-  launch.instructions = "avx2+fma, f16c";
-  return launch;
-}
-int run_avx2(const core::Plan& plan, const core::RunContext& context) { return run_forward(plan, context, kForwardAvx2); }
-#endif
+// The rows of one instruction set. kPercent is the measured share, of the FMA peak for forward and of the memory
+// bandwidth for decode.
+template <Isa kIsa, const ForwardKernel& kKernel, int kPercent>
+struct ForwardRow {
+  static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
+    const Refusal refusal = refuse_isa(problem, device, kIsa);
+    return refusal ? refusal : refuse_forward(problem);
+  }
+  static Launch configure(const Problem& problem, const DeviceInfo& device) {
+    Launch launch = configure_forward(problem, device, kKernel, kPercent / 100.0);
+    launch.instructions = instructions_of(kIsa);
+    return launch;
+  }
+  static int run(const core::Plan& plan, const core::RunContext& context) { return run_forward(plan, context, kKernel); }
+};
+template <Isa kIsa, const DecodeKernel& kKernel, int kPercent>
+struct DecodeRow {
+  static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
+    const Refusal refusal = refuse_isa(problem, device, kIsa);
+    return refusal ? refusal : refuse_decode(problem);
+  }
+  static Launch configure(const Problem& problem, const DeviceInfo& device) {
+    Launch launch = configure_decode(problem, device, kPercent / 100.0);
+    launch.instructions = instructions_of(kIsa);
+    return launch;
+  }
+  static int run(const core::Plan& plan, const core::RunContext& context) { return run_decode(plan, context, kKernel); }
+};
 
-Refusal refuse_portable(const Problem& problem, const DeviceInfo&) { return refuse_forward(problem); }
-Launch configure_portable(const Problem& problem, const DeviceInfo& device) {
-  Launch launch = configure_forward(problem, device, kForwardPortable, 0.1);
-  launch.instructions = "compiler vectors of 16 bytes";
-  return launch;
+template <class Row>
+constexpr core::KernelEntry entry(const char* name) {
+  return {.name = name, .refuse = Row::refuse, .configure = Row::configure, .run = Row::run};
 }
-int run_portable(const core::Plan& plan, const core::RunContext& context) { return run_forward(plan, context, kForwardPortable); }
 
 constexpr core::KernelEntry kKernels[] = {
 #if defined(__x86_64__)
-    {"cpu.avx512.forward", refuse_avx512, configure_avx512, run_avx512},
-    {"cpu.avx2.forward", refuse_avx2, configure_avx2, run_avx2},
+    entry<DecodeRow<Isa::avx512, kDecodeAvx512, 85>>("cpu.avx512.decode"),
+    entry<DecodeRow<Isa::avx2, kDecodeAvx2, 80>>("cpu.avx2.decode"),
 #endif
-    {"cpu.portable.forward", refuse_portable, configure_portable, run_portable},
+    entry<DecodeRow<Isa::portable, kDecodePortable, 30>>("cpu.portable.decode"),
+#if defined(__x86_64__)
+    amx::kForward,
+    entry<ForwardRow<Isa::avx512, kForwardAvx512, 65>>("cpu.avx512.forward"),
+    entry<ForwardRow<Isa::avx2, kForwardAvx2, 60>>("cpu.avx2.forward"),
+#endif
+    entry<ForwardRow<Isa::portable, kForwardPortable, 10>>("cpu.portable.forward"),
+    amx::kForwardEmulated,
 };
 
 }  // namespace

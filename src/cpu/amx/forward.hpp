@@ -1,0 +1,306 @@
+// Forward attention on matrix tiles for bf16 and f16 (AMX). Everything is transposed: S^T = K Q^T and O^T = V^T P^T keep
+// queries in the lanes, so no horizontal operation and no transpose stands in the main loop.
+//
+// One work item is some units of one (batch, kv head); a unit is 32 rows of one query head. All units of an item share each
+// packed chunk of K and V, which are packed once per item and stay in L2 beside the units' Q and O, because L3 cannot
+// feed the tiles. For item / for chunk of 256 keys / for unit / for step of 64 keys:
+//     S^T(step + 1) on the tiles, while the vector units form P^T(step) = exp2(S^T - row_max)
+//     O^T += V^T P^T
+// O is rescaled only when a row's maximum grew by more than 2^8: P stays below 2^8, and the sum keeps its accuracy.
+// Work: 4 * 32 * 64 * head_dim FLOPs a step on the tiles, 2048 exponentials on the vector units.
+// Memory of a task, in this order: S (2 steps), P, row scratch, K chunk, V chunk, units' Q, O, row_max and row_sum.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/amx/probabilities.hpp"
+#include "cpu/amx/products.hpp"
+#include "cpu/amx/task.hpp"
+#include "cpu/load.hpp"
+#include "kernel_entry.hpp"
+#include "sequence.hpp"
+
+namespace tessera::cpu::TESSERA_CPU_ISA {
+
+// The part of a problem that stays fixed over an item.
+struct ItemContext {
+  const core::Problem* problem;
+  const tessera_tensors* tensors;
+  const amx::Shape* shape;
+  core::Sequence sequence;
+  core::Band band;
+  int64_t batch;
+  int32_t head_kv;
+};
+
+// 32 query rows of one head, with their memory.
+struct Unit {
+  int64_t row;   // first row
+  int64_t rows;  // 1..32 rows that exist
+  int32_t head;
+  RowBounds bounds;
+  core::TileRange steps;  // of the whole sequence
+  ScoreOptions options;
+  uint16_t* q;
+  float* o;
+  UnitStatistics statistics;
+};
+
+template <int kParts, class Tiles, class V>
+class ForwardTask {
+ public:
+  ForwardTask(const ItemContext& context, std::byte* memory) : context_(context), shape_(*context.shape), memory_(memory, shape_) {}
+
+  // Units [unit_begin, unit_end) of the item's (batch, kv head).
+  void run(int64_t unit_begin, int64_t unit_end) {
+    Unit units[amx::kMaxUnits];
+    const int64_t count = unit_end - unit_begin;
+    core::Range chunks{0, 0};
+    for (int64_t u = 0; u < count; ++u) {
+      start_unit(units[u], unit_begin + u, u);
+      const core::TileRange& steps = units[u].steps;
+      if (steps.begin >= steps.end) continue;
+      const core::Range own{steps.begin / kChunkSteps, (steps.end - 1) / kChunkSteps + 1};
+      chunks = chunks.empty() ? own
+                              : core::Range{own.begin < chunks.begin ? own.begin : chunks.begin,
+                                            own.end > chunks.end ? own.end : chunks.end};
+    }
+    for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
+      pack_chunk(chunk);
+      for (int64_t u = 0; u < count; ++u) run_chunk(units[u], chunk);
+    }
+    for (int64_t u = 0; u < count; ++u) finish_unit(units[u]);
+  }
+
+ private:
+  static constexpr int64_t kChunkKeys = amx::kChunkKeys;
+  static constexpr int64_t kChunkSteps = kChunkKeys / kStepKeys;
+
+  void start_unit(Unit& unit, int64_t index, int64_t slot) {
+    const core::Problem& problem = *context_.problem;
+    const core::Sequence& sequence = context_.sequence;
+    unit.row = index / problem.group * kUnitRows;
+    unit.head = context_.head_kv * problem.group + static_cast<int32_t>(index % problem.group);
+    unit.rows = sequence.rows_q - unit.row < kUnitRows ? sequence.rows_q - unit.row : kUnitRows;
+    unit.steps = context_.band.visible_tiles(unit.row, unit.row + unit.rows, kStepKeys);
+    unit.q = memory_.q + slot * shape_.q_elements;
+    unit.o = memory_.o + slot * shape_.o_elements;
+    unit.statistics = {memory_.statistics + slot * 2 * kUnitRows, memory_.statistics + (slot * 2 + 1) * kUnitRows};
+    unit.options = score_options(unit.head);
+    std::memset(unit.o, 0, static_cast<size_t>(shape_.o_elements) * 4);
+    for (int i = 0; i < kUnitRows; ++i) {
+      const int64_t row = unit.row + i;
+      const core::Range keys = row < sequence.seqlen_q ? context_.band.visible_keys(row) : core::Range{0, 0};
+      unit.bounds.begin[i] = keys.begin;
+      unit.bounds.end[i] = keys.end;
+      unit.statistics.row_max[i] = -kInfinity;
+      unit.statistics.row_sum[i] = 0;
+    }
+    // Rows past the used length are masked as a whole: such a unit has no plain steps.
+    if (unit.row + kUnitRows > sequence.seqlen_q) unit.steps.unmasked_begin = unit.steps.unmasked_end = unit.steps.begin;
+    const uint16_t* base = static_cast<const uint16_t*>(context_.tensors->q) + unit.head * problem.q.head_stride;
+    for (int half = 0; half < 2; ++half) {
+      const uint16_t* rows[16];
+      for (int r = 0; r < 16; ++r) {
+        const int64_t row = unit.row + 16 * half + r;
+        rows[r] = row < sequence.seqlen_q ? base + core::query_row_offset(sequence, problem.q, row) : nullptr;
+      }
+      pack_queries<kParts, V>(rows, problem.head_dim_qk, shape_.qk_padded, half, memory_.scratch, unit.q);
+    }
+  }
+
+  ScoreOptions score_options(int32_t head) const {
+    const core::Problem& problem = *context_.problem;
+    ScoreOptions options{};
+    options.softcap = static_cast<float>(problem.softcap);
+    if (problem.has(TESSERA_FLAG_ALIBI))
+      options.slope = context_.tensors->alibi_slopes[context_.batch * problem.alibi_stride + head];
+    if (problem.has(TESSERA_FLAG_BIAS)) {
+      options.bias = &problem.bias;
+      options.bias_base = static_cast<const char*>(context_.tensors->bias) +
+                          (context_.batch * problem.bias.stride[0] + head * problem.bias.stride[1]) * core::dtype_bytes(problem.bias.dtype);
+    }
+    options.keys = context_.sequence.seqlen_k;
+    options.transforms = problem.softcap > 0 || options.bias != nullptr || options.slope != 0 || problem.scale < 0;
+    options.factor = static_cast<float>(options.transforms ? problem.scale : problem.scale * core::kLog2E);
+    return options;
+  }
+
+  void pack_chunk(int64_t chunk) {
+    const core::Problem& problem = *context_.problem;
+    const core::Sequence& sequence = context_.sequence;
+    const uint16_t* k = static_cast<const uint16_t*>(context_.tensors->k) + context_.head_kv * problem.k.head_stride;
+    const uint16_t* v = static_cast<const uint16_t*>(context_.tensors->v) + context_.head_kv * problem.v.head_stride;
+    for (int64_t j = 0; j < kChunkKeys; ++j) {
+      const int64_t key = chunk * kChunkKeys + j;
+      const bool exists = key < sequence.seqlen_k;
+      const uint16_t* row = exists ? k + core::key_row_offset(problem, sequence, problem.k, key) : nullptr;
+      pack_key<kParts, V>(row, exists ? problem.head_dim_qk : 0, shape_.qk_padded, j, kChunkKeys, memory_.scratch, memory_.k);
+    }
+    for (int64_t block = 0; block < kChunkKeys / 32; ++block) {
+      for (int64_t j = 0; j < 32; ++j) {
+        const int64_t key = chunk * kChunkKeys + block * 32 + j;
+        const bool exists = key < sequence.seqlen_k;
+        const uint16_t* row = exists ? v + core::key_row_offset(problem, sequence, problem.v, key) : nullptr;
+        load_row<kParts, V>(row, exists ? problem.head_dim_v : 0, shape_.v_padded, memory_.scratch + j * kParts * shape_.v_padded);
+      }
+      pack_values<kParts, V>(memory_.scratch, shape_.v_padded, block, kChunkKeys, memory_.v);
+    }
+  }
+
+  void run_chunk(Unit& unit, int64_t chunk) {
+    const int64_t first = unit.steps.begin > chunk * kChunkSteps ? unit.steps.begin : chunk * kChunkSteps;
+    const int64_t last = unit.steps.end < (chunk + 1) * kChunkSteps ? unit.steps.end : (chunk + 1) * kChunkSteps;
+    if (first >= last) return;
+    const int64_t base = chunk * kChunkSteps;
+    score_products(unit, first - base, memory_.scores[0]);
+    for (int64_t step = first; step < last; ++step) {
+      float* scores = memory_.scores[(step - first) & 1];
+      float* next = memory_.scores[(step - first + 1) & 1];
+      V maximum[2], row_max[2];
+      const bool masked = step < unit.steps.unmasked_begin || step >= unit.steps.unmasked_end;
+      const float factor = step_maximum<V>(scores, unit.options, masked ? &unit.bounds : nullptr, step * kStepKeys, unit.row,
+                                           unit.rows, context_.band.diagonal(unit.row), maximum);
+      raise_maximum(unit, maximum, row_max);
+      if (step + 1 < last) score_products(unit, step + 1 - base, next);
+      probabilities(unit, scores, factor, row_max);
+      value_products(unit, step - base);
+    }
+  }
+
+  // S^T of one step.
+  void score_products(const Unit& unit, int64_t step, float* scores) {
+    constexpr int64_t kBlocks = kStepKeys / 16;
+    const int64_t depth = shape_.qk_padded / 32;
+    const Columns q{unit.q, depth * 2 * kTileElements};
+    const auto stripe = [&](int64_t block) {
+      return Stripe{memory_.k + (step * kBlocks + block) * depth * kTileElements, kChunkKeys / 16 * depth * kTileElements, kTileElements};
+    };
+    for (int64_t block = 0; block < kBlocks; block += 2) {
+      zero_stripe<0>(tiles_);
+      multiply<0, kParts>(tiles_, stripe(block), q, depth);
+      if (block > 0) store_stripe<1>(tiles_, scores + (block - 1) * 16 * kUnitRows);
+      zero_stripe<1>(tiles_);
+      multiply<1, kParts>(tiles_, stripe(block + 1), q, depth);
+      store_stripe<0>(tiles_, scores + block * 16 * kUnitRows);
+    }
+    store_stripe<1>(tiles_, scores + (kBlocks - 1) * 16 * kUnitRows);
+  }
+
+  // Raises the reference maximum of all rows when one of them needs it, and gives the maximum to subtract (0 for rows
+  // that have seen no key, whose scores are all -inf).
+  void raise_maximum(Unit& unit, const V (&maximum)[2], V (&row_max)[2]) {
+    const V one = V::broadcast(1.0f), slack = V::broadcast(8.0f), least = V::broadcast(-3.4e38f);
+    V old[2], grew = V::zero();
+    for (int half = 0; half < 2; ++half) {
+      old[half] = V::load(unit.statistics.row_max + 16 * half);
+      grew = V::max(grew, V::where_less(old[half] + slack, maximum[half], one, V::zero()));
+      row_max[half] = V::where_less(old[half], least, V::zero(), old[half]);
+    }
+    if (V::reduce_max(grew) == 0.0f) return;
+    V alpha[2];
+    for (int half = 0; half < 2; ++half) {
+      const V raised = V::max(maximum[half], old[half]);
+      row_max[half] = V::where_less(raised, least, V::zero(), raised);
+      alpha[half] = exp2(old[half] - row_max[half]);
+      raised.store(unit.statistics.row_max + 16 * half);
+      (V::load(unit.statistics.row_sum + 16 * half) * alpha[half]).store(unit.statistics.row_sum + 16 * half);
+    }
+    for (int64_t c = 0; c < shape_.v_padded; ++c)
+      for (int half = 0; half < 2; ++half) {
+        float* at = unit.o + c * kUnitRows + 16 * half;
+        (V::load(at) * alpha[half]).store(at);
+      }
+  }
+
+  // P^T of one step, rounded to bf16 parts, and the row sums of the unrounded values.
+  void probabilities(Unit& unit, const float* scores, float factor, const V (&row_max)[2]) {
+    const V multiplier = V::broadcast(factor);
+    constexpr int64_t kPartElements = kStepKeys / 32 * 2 * kTileElements;
+    for (int half = 0; half < 2; ++half) {
+      V sum = V::zero();
+      for (int64_t j = 0; j < kStepKeys; j += 2) {
+        const float* at = scores + j * kUnitRows + 16 * half;
+        const V even = exp2_of_score<kParts>(V::load(at) * multiplier - row_max[half]);
+        const V odd = exp2_of_score<kParts>(V::load(at + kUnitRows) * multiplier - row_max[half]);
+        sum = sum + (even + odd);
+        uint16_t* to = memory_.p + ((j / 32) * 2 + half) * kTileElements + (j % 32) / 2 * 32;
+        store_pairs<kParts>(even, odd, to, kPartElements);
+      }
+      float* row_sum = unit.statistics.row_sum + 16 * half;
+      (V::load(row_sum) + sum).store(row_sum);
+    }
+  }
+
+  // O^T += V^T P^T of one step.
+  void value_products(const Unit& unit, int64_t step) {
+    constexpr int64_t kDepth = kStepKeys / 32;
+    constexpr int64_t kChunkDepth = kChunkKeys / 32;
+    const int64_t blocks = shape_.v_padded / 16;
+    const Columns p{memory_.p, kDepth * 2 * kTileElements};
+    const auto stripe = [&](int64_t block) {
+      return Stripe{memory_.v + (block * kChunkDepth + step * kDepth) * kTileElements, blocks * kChunkDepth * kTileElements, kTileElements};
+    };
+    constexpr int64_t kStripe = 16 * kUnitRows;
+    for (int64_t block = 0; block < blocks; block += 2) {
+      load_stripe<0>(tiles_, unit.o + block * kStripe);
+      multiply<0, kParts>(tiles_, stripe(block), p, kDepth);
+      if (block > 0) store_stripe<1>(tiles_, unit.o + (block - 1) * kStripe);
+      if (block + 1 < blocks) {
+        load_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
+        multiply<1, kParts>(tiles_, stripe(block + 1), p, kDepth);
+      }
+      store_stripe<0>(tiles_, unit.o + block * kStripe);
+    }
+    if (blocks % 2 == 0) store_stripe<1>(tiles_, unit.o + (blocks - 1) * kStripe);
+  }
+
+  // o = O / row_sum and lse = row_max + log(row_sum), the sink joining the sum once; rows past the used length: +0, -inf.
+  void finish_unit(const Unit& unit) {
+    const core::Problem& problem = *context_.problem;
+    const core::Sequence& sequence = context_.sequence;
+    const bool sinks = problem.has(TESSERA_FLAG_SINKS);
+    const float sink = sinks ? context_.tensors->sinks[unit.head] : -kInfinity;
+    alignas(64) float weight[kUnitRows];
+    for (int64_t i = 0; i < kUnitRows; ++i) {
+      const bool used = unit.row + i < sequence.seqlen_q;
+      const float own = core::lse_from_base2(unit.statistics.row_max[i], unit.statistics.row_sum[i]);
+      const float lse = used ? core::merge_lse(own, sink) : -kInfinity;
+      weight[i] = unit.statistics.row_sum[i] == 0 ? 0.0f : core::merge_weight(own, lse) / unit.statistics.row_sum[i];
+      if (problem.has(TESSERA_FLAG_LSE) && i < unit.rows)
+        static_cast<float*>(context_.tensors->lse)[unit.head * sequence.lse_stride + sequence.lse_row + unit.row + i] = lse;
+    }
+    write_rows(unit, weight);
+  }
+
+  void write_rows(const Unit& unit, const float* weight) {
+    const core::Problem& problem = *context_.problem;
+    const int64_t bytes = core::dtype_bytes(problem.o.dtype);
+    alignas(64) float block[16][16];
+    for (int half = 0; half < 2; ++half) {
+      const V factor = V::load(weight + 16 * half);
+      for (int64_t c = 0; c < problem.head_dim_v; c += 16) {
+        V rows[16];
+        for (int64_t r = 0; r < 16; ++r) rows[r] = V::load(unit.o + (c + r) * kUnitRows + 16 * half) * factor;
+        V::store_transposed(rows, &block[0][0], 16, 16);
+        const int64_t columns = problem.head_dim_v - c < 16 ? problem.head_dim_v - c : 16;
+        for (int64_t r = 0; r < 16 && 16 * half + r < unit.rows; ++r) {
+          const int64_t row = unit.row + 16 * half + r;
+          std::byte* to = static_cast<std::byte*>(context_.tensors->o) +
+                          (core::query_row_offset(context_.sequence, problem.o, row) + unit.head * problem.o.head_stride + c) * bytes;
+          // A row without keys has weight 0, but its O may hold 0 * NaN of a masked value's tile.
+          V value = weight[16 * half + r] == 0 ? V::zero() : V::load(block[r]);
+          with_element<V>(problem.o.dtype, [&](auto element) { store_partial<V, decltype(element)>(value, to, columns); });
+        }
+      }
+    }
+  }
+
+  ItemContext context_;
+  const amx::Shape& shape_;
+  amx::TaskMemory memory_;
+  Tiles tiles_;
+};
+
+}  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -1,0 +1,114 @@
+// The rows cpu.amx.forward and cpu.amx_emulated.forward: what they refuse, how they cut the work, and their run.
+#include "cpu/amx/rows.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "cpu/amx/kernel.hpp"
+#include "cpu/float_mode.hpp"
+#include "cpu/thread_pool.hpp"
+#include "status.hpp"
+
+namespace tessera::cpu::amx {
+namespace {
+
+using core::DeviceInfo;
+using core::Launch;
+using core::Problem;
+using core::Refusal;
+
+// Below this a unit of 32 rows is mostly padding, and the vector rows are faster.
+constexpr int64_t kLeastQueries = 16;
+
+Refusal refuse_problem(const Problem& problem) {
+  if (problem.pass != TESSERA_FORWARD) return {"forward only"};
+  if (problem.q.dtype != TESSERA_BF16 && problem.q.dtype != TESSERA_F16) return {"bf16 and f16 only"};
+  if (problem.k.dtype != problem.q.dtype || problem.v.dtype != problem.q.dtype) return {"quantised k and v are for other rows"};
+  if (problem.num_splits > 1) return {"splits are for the vector rows", "splits", problem.num_splits};
+  return {};
+}
+
+int64_t units_of(const Problem& problem) { return (problem.seqlen_q + kUnit - 1) / kUnit * problem.group; }
+
+// Units an item: as many as share the packed K and V within half of L2, fewer when threads would go without work.
+int64_t units_per_item(const Problem& problem, const DeviceInfo& device, int64_t threads) {
+  const int64_t fixed = make_shape(problem, 0).task_bytes, each = make_shape(problem, 1).unit_bytes;
+  const int64_t fit = (device.l2_bytes * 3 / 4 - fixed) / each;
+  const int64_t all = units_of(problem) * problem.batch * problem.heads_kv;
+  const int64_t fair = (all + 4 * threads - 1) / (4 * threads);  // four items a thread even out causal work
+  return std::max<int64_t>(1, std::min({fit, fair, kMaxUnits}));
+}
+
+Launch configure_with(const Problem& problem, const DeviceInfo& device, const char* instructions, double efficiency) {
+  const int64_t threads = problem.threads > 0 ? problem.threads : device.units;
+  const int64_t units = units_per_item(problem, device, threads);
+  const int64_t items = (units_of(problem) + units - 1) / units * problem.batch * problem.heads_kv;
+  Launch launch;
+  launch.tile_m = static_cast<int32_t>(kUnit);
+  launch.tile_n = static_cast<int32_t>(kStep);
+  launch.threads = static_cast<int32_t>(std::max<int64_t>(1, std::min(threads, items)));
+  launch.workspace_bytes = launch.threads * make_shape(problem, units).task_bytes;
+  launch.variant = static_cast<int32_t>(units);
+  launch.schedule = "32-row units share packed chunks of 256 keys";
+  launch.instructions = instructions;
+  const double share = problem.q.dtype == TESSERA_F16 ? efficiency / 3 : efficiency;
+  launch.seconds = core::count_work(problem).flops / (device.peak_16bit * share * launch.threads / std::max(1, device.units));
+  return launch;
+}
+
+
+int run_with(const Kernel& kernel, const core::Plan& plan, const core::RunContext& context) {
+  const Problem& problem = plan.problem;
+  const int64_t units = plan.launch.variant;
+  const Shape shape = make_shape(problem, units);
+  const int64_t blocks = (units_of(problem) + units - 1) / units;
+  const int64_t items = blocks * problem.batch * problem.heads_kv;
+  std::atomic<int64_t> next{0};
+  auto task = [&](int64_t index) {
+    const DefaultFloatMode mode;
+    std::byte* memory = context.workspace + index * shape.task_bytes;
+    kernel.begin();
+    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
+      // Last rows first: under a causal mask they are the longest.
+      const int64_t block = blocks - 1 - item / (problem.batch * problem.heads_kv);
+      const int64_t pair = item % (problem.batch * problem.heads_kv);
+      Item work{&problem, context.tensors, &shape, core::locate_sequence(problem, *context.tensors, pair / problem.heads_kv),
+                pair / problem.heads_kv, block * units, 0, static_cast<int32_t>(pair % problem.heads_kv)};
+      const int64_t own = (work.sequence.rows_q + kUnit - 1) / kUnit * problem.group;
+      work.unit_end = std::min(own, work.unit_begin + units);
+      if (work.unit_begin < work.unit_end) kernel.item(work, memory);
+    }
+    kernel.end();
+  };
+  parallel_tasks(*context.executor, std::min<int64_t>(plan.launch.threads, items), task);
+  return TESSERA_OK;
+}
+
+}  // namespace
+
+Refusal refuse_native(const Problem& problem, const DeviceInfo& device) {
+  if (!device.has_amx_bf16 || device.isa < core::Isa::amx) return {"no AMX on this CPU, or its use is not permitted"};
+  if (problem.isa != TESSERA_ISA_AUTO && problem.isa != TESSERA_ISA_AMX) return {"isa= caps the instruction set below amx"};
+  if (problem.seqlen_q < kLeastQueries) return {"fewer than 16 queries leave its tiles empty", "seqlen_q", problem.seqlen_q};
+  return refuse_problem(problem);
+}
+
+Refusal refuse_emulated(const Problem& problem, const DeviceInfo&) { return refuse_problem(problem); }
+
+Launch configure_native(const Problem& problem, const DeviceInfo& device) {
+  return configure_with(problem, device, "amx-bf16, avx512", 0.22);
+}
+Launch configure_emulated(const Problem& problem, const DeviceInfo& device) {
+  return configure_with(problem, device, "amx-bf16 emulated", 0.001);
+}
+
+int run_emulated(const core::Plan& plan, const core::RunContext& context) { return run_with(kEmulated, plan, context); }
+#if defined(__x86_64__)
+int run_native(const core::Plan& plan, const core::RunContext& context) { return run_with(kNative, plan, context); }
+#else
+int run_native(const core::Plan&, const core::RunContext& context) {
+  return core::fail(context.status, TESSERA_INTERNAL, "cpu.amx.forward needs an x86-64 CPU");
+}
+#endif
+
+}  // namespace tessera::cpu::amx

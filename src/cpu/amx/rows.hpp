@@ -1,0 +1,25 @@
+// The rows of the tile kernel, for the list of CPU kernels.
+#pragma once
+
+#include "kernel_entry.hpp"
+
+namespace tessera::cpu::amx {
+
+core::Refusal refuse_native(const core::Problem& problem, const core::DeviceInfo& device);
+core::Launch configure_native(const core::Problem& problem, const core::DeviceInfo& device);
+int run_native(const core::Plan& plan, const core::RunContext& context);
+
+core::Refusal refuse_emulated(const core::Problem& problem, const core::DeviceInfo& device);
+core::Launch configure_emulated(const core::Problem& problem, const core::DeviceInfo& device);
+int run_emulated(const core::Plan& plan, const core::RunContext& context);
+
+inline constexpr core::KernelEntry kForward{
+    .name = "cpu.amx.forward", .refuse = refuse_native, .configure = configure_native, .run = run_native};
+// The same packing, masks and loops on any machine, for tests; chosen only by name.
+inline constexpr core::KernelEntry kForwardEmulated{.name = "cpu.amx_emulated.forward",
+                                                    .refuse = refuse_emulated,
+                                                    .configure = configure_emulated,
+                                                    .run = run_emulated,
+                                                    .pinned_only = true};
+
+}  // namespace tessera::cpu::amx

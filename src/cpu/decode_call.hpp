@@ -1,0 +1,63 @@
+// What the instruction-set independent half of the CPU decode kernel (decode_plan.cpp) hands to the vector half
+// (decode.hpp). Plain data, so nothing here is compiled twice.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "problem.hpp"
+#include "sequence.hpp"
+#include "tessera/tessera.h"
+
+namespace tessera::cpu {
+
+// Rows (queries x heads of a group) that the decode rows take of unquantised caches. Up to 32 rows share one read of K and
+// V; a few times that is still faster here than in the forward rows, which do not split the keys over threads.
+inline constexpr int64_t kMaxDecodeRows = 128;
+inline constexpr int64_t kDecodeStrip = 32;    // rows that share one pass over the keys
+inline constexpr int64_t kDecodeBlock = 64;    // keys whose scores are formed before the softmax
+inline constexpr int64_t kDecodeSplit = 1024;  // keys of a split when the caller names no number: enough work for a thread
+inline constexpr int64_t kDecodeStride = kDecodeBlock + 16;  // floats between rows of scores
+
+struct DecodeTiles {
+  int64_t rows;    // of a strip, at most
+  int64_t strips;  // of the seqlen_q * group rows of a kv head
+  int64_t splits;  // of the longest sequence
+  int64_t head_dim_qk_padded, head_dim_v_padded;
+  // Byte offsets into a task's piece of the workspace, its size, and one split's partial states.
+  int64_t q_at, scores_at, bias_at, scale_at, address_at, task_bytes, partial_bytes;
+};
+
+struct DecodeCall {
+  const core::Problem* problem;
+  const tessera_tensors* tensors;
+  DecodeTiles tiles;
+};
+
+// One strip of rows of one sequence and kv head; row r is query r / group of head head_kv * group + r % group.
+struct DecodeItem {
+  core::Sequence sequence;
+  int64_t batch, row_begin, row_end;
+  int64_t splits;  // that this sequence has
+  int32_t head_kv;
+};
+
+// The state of one row over one split: o, normalised, head_dim_v_padded floats, lies behind all the headers.
+struct PartialHeader {
+  double lse;
+};
+
+struct DecodeKernel {
+  // The partial states of `split` to `partial`.
+  void (*attend)(const DecodeCall&, const DecodeItem&, int64_t split, std::byte* task, std::byte* partial);
+  // Merges the item's states, partial_bytes apart from `partial` on, in the order of the splits; stores o and lse.
+  void (*finish)(const DecodeCall&, const DecodeItem&, std::byte* partial);
+};
+
+extern const DecodeKernel kDecodePortable;
+#if defined(__x86_64__)
+extern const DecodeKernel kDecodeAvx2;
+extern const DecodeKernel kDecodeAvx512;
+#endif
+
+}  // namespace tessera::cpu
