@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Reads what ptxas said of every CUDA kernel (OBJECT.ptxas, kept by the build) and fails on what exits 0 but costs speed.
+
+A kernel may keep at most --spill-bytes in local memory and --stack-bytes of stack; a note C7508 or C7510 to C7519 (an
+ignored setmaxnreg, serialised wgmma) fails always. Prints one line a kernel and target with --table.
+Usage: check_ptxas.py BUILD_DIR [--table] [--spill-bytes 16] [--stack-bytes 16]
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+REGISTERS = re.compile(r"Used (\d+) registers")
+NOTE = re.compile(r"\bC75(08|1\d)\b")
+
+
+def read_log(text):
+    """Yields (kernel, target, stack, spill stores, spill loads, registers); notes come as the second value."""
+    kernels, notes, current = [], [], None
+    for line in text.splitlines():
+        if NOTE.search(line):
+            notes.append(line.strip())
+        if match := ENTRY.search(line):
+            current = {"kernel": match[1], "target": match[2], "stack": 0, "stores": 0, "loads": 0, "registers": 0}
+            kernels.append(current)
+        elif (match := FRAME.search(line)) and current:
+            current["stack"], current["stores"], current["loads"] = (int(match[i]) for i in (1, 2, 3))
+        elif (match := REGISTERS.search(line)) and current:
+            current["registers"] = int(match[1])
+    return kernels, notes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build_dir", type=pathlib.Path)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--spill-bytes", type=int, default=16)
+    parser.add_argument("--stack-bytes", type=int, default=16)
+    options = parser.parse_args()
+    logs = sorted(options.build_dir.rglob("*.ptxas"))
+    failures, count = [], 0
+    for log in logs:
+        name = log.name.removesuffix(".ptxas").removesuffix(".o")
+        kernels, notes = read_log(log.read_text(errors="replace"))
+        failures += [f"{name}: {note}" for note in notes]
+        count += len(kernels)
+        for k in kernels:
+            line = (
+                f"{name} {k['target']}: {k['registers']} registers, {k['stack']} bytes stack, "
+                f"{k['stores']} + {k['loads']} bytes spilled, {k['kernel']}"
+            )
+            if options.table:
+                print(line)
+            if k["stores"] > options.spill_bytes or k["stack"] > options.stack_bytes:
+                failures.append(line)
+    for failure in failures:
+        print(f"check_ptxas: {failure}", file=sys.stderr)
+    if count == 0:
+        print(f"check_ptxas: no ptxas log with a kernel under {options.build_dir}", file=sys.stderr)
+        return 1
+    print(f"check_ptxas: {count} kernels in {len(logs)} logs, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+// The sm80 forward for bf16, head dims up to 192.
+#include "../sm80/forward_instance.cuh"
+
+namespace tessera::cuda::sm80 {
+
+extern constexpr ForwardPair kForwardBf16D192 = forward_pair<Bf16, 192>();
+
+}  // namespace tessera::cuda::sm80

@@ -1,0 +1,58 @@
+// Tile shapes of the sm80 forward kernel by head-dim bucket and score kind. Host and device: planning reads the same
+// constants as the kernels are made from.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::cuda {
+
+// plain: softmax(scale q k^T) under any band, scale positive. general: also softcap, bias or mask, ALiBi, any scale.
+enum class ScoreKind { plain, general };
+
+}  // namespace tessera::cuda
+
+namespace tessera::cuda::sm80 {
+
+inline constexpr int kHeadDimBuckets[] = {64, 96, 128, 192, 256};
+
+// A block takes kTileM = kWarps * kWarpRows query rows, each warp owning 16 * kRowBlocks of them, and kTileN keys a step.
+template <int kHeadDim_, int kWarps_, int kRowBlocks_, int kTileN_, int kStages_, int kBlocksPerSm_>
+struct ForwardShape {
+  static constexpr int kHeadDim = kHeadDim_, kWarps = kWarps_, kRowBlocks = kRowBlocks_, kTileN = kTileN_;
+  static constexpr int kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kThreads = kWarps * 32, kWarpRows = 16 * kRowBlocks, kTileM = kWarps * kWarpRows;
+  static constexpr int kQueryBytes = kTileM * kHeadDim * 2, kKeyBytes = kTileN * kHeadDim * 2;
+  // [Q][K, V of each stage][page and slot of the keys of two tiles]; beside it a static BlockView.
+  static constexpr int kKeyRowsOffset = kQueryBytes + 2 * kStages * kKeyBytes;
+  static constexpr int kDynamicBytes = kKeyRowsOffset + 2 * kTileN * 8, kViewBytes = 256;
+  static constexpr int kSharedBytes = kDynamicBytes + kViewBytes;
+};
+
+// Two blocks an SM, so that one block's softmax runs beside the other's products; what fits 255 registers a thread and 99 KB
+// (the least that a part from sm_80 on gives a block) decides the rest. A warp takes 32 rows where its accumulators fit:
+// every K and V fragment then feeds two products, which halves the ldmatrix traffic.
+template <int kHeadDim, ScoreKind kKind>
+struct ForwardConfig;
+template <>
+struct ForwardConfig<64, ScoreKind::plain> : ForwardShape<64, 4, 2, 128, 2, 2> {};
+template <>
+struct ForwardConfig<96, ScoreKind::plain> : ForwardShape<96, 4, 2, 64, 2, 2> {};
+template <>
+struct ForwardConfig<128, ScoreKind::plain> : ForwardShape<128, 4, 2, 64, 2, 2> {};
+template <>
+struct ForwardConfig<192, ScoreKind::plain> : ForwardShape<192, 4, 1, 64, 1, 2> {};
+template <>
+struct ForwardConfig<256, ScoreKind::plain> : ForwardShape<256, 4, 1, 64, 1, 2> {};
+// The general scores need registers of their own: 16 rows a warp.
+template <>
+struct ForwardConfig<64, ScoreKind::general> : ForwardShape<64, 4, 1, 64, 2, 2> {};
+template <>
+struct ForwardConfig<96, ScoreKind::general> : ForwardShape<96, 4, 1, 64, 2, 2> {};
+template <>
+struct ForwardConfig<128, ScoreKind::general> : ForwardShape<128, 4, 1, 64, 2, 2> {};
+template <>
+struct ForwardConfig<192, ScoreKind::general> : ForwardShape<192, 4, 1, 64, 1, 2> {};
+template <>
+struct ForwardConfig<256, ScoreKind::general> : ForwardShape<256, 4, 1, 64, 1, 2> {};
+
+}  // namespace tessera::cuda::sm80

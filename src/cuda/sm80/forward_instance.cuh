@@ -1,0 +1,36 @@
+// Host side of one compiled forward kernel: what planning asks of it, its loading and its launch. nvcc gives kernel templates
+// internal linkage, so every source in instances/ makes its own.
+#pragma once
+
+#include "../launch.hpp"
+#include "forward.cuh"
+
+namespace tessera::cuda::sm80 {
+
+template <class Element, int kHeadDim, ScoreKind kKind>
+struct ForwardKernel {
+  using Config = ForwardConfig<kHeadDim, kKind>;
+
+  static cudaError_t prepare() {
+    return cudaFuncSetAttribute(forward_kernel<Element, Config, kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                Config::kDynamicBytes);
+  }
+
+  static cudaError_t launch(const ForwardParams& params, uint32_t blocks, cudaStream_t stream) {
+    void* arguments[] = {const_cast<ForwardParams*>(&params)};
+    return cudaLaunchKernel(reinterpret_cast<const void*>(forward_kernel<Element, Config, kKind>), dim3(blocks),
+                            dim3(Config::kThreads), arguments, Config::kDynamicBytes, stream);
+  }
+
+  static constexpr ForwardInstance instance() {
+    return {Config::kTileM, Config::kTileN, Config::kStages, Config::kThreads, Config::kSharedBytes, prepare, launch};
+  }
+};
+
+template <class Element, int kHeadDim>
+constexpr ForwardPair forward_pair() {
+  return {ForwardKernel<Element, kHeadDim, ScoreKind::plain>::instance(),
+          ForwardKernel<Element, kHeadDim, ScoreKind::general>::instance()};
+}
+
+}  // namespace tessera::cuda::sm80

@@ -1,0 +1,102 @@
+// Which work a block does: its place in the grid (Schedule) and where its sequence lies in memory. Whatever lengths, page
+// tables and cumulative lengths hold, the ranges made here stay inside the arrays. Compiles on host and device.
+#pragma once
+
+#include "../forward_params.hpp"
+#include "semantics.hpp"
+
+namespace tessera::cuda {
+
+struct WorkItem {
+  uint32_t query_block, head_batch;
+};
+
+TESSERA_HD WorkItem locate_block(const Schedule& schedule, uint32_t block) {
+  const uint32_t remainder = schedule.head_batches % schedule.group;
+  const uint32_t first = remainder * schedule.query_blocks;
+  uint32_t begin = 0, size = remainder;
+  if (block >= first) {
+    const uint32_t group_blocks = schedule.group * schedule.query_blocks;
+    const uint32_t index = (block - first) / group_blocks;
+    block = (block - first) - index * group_blocks;
+    begin = remainder + index * schedule.group;
+    size = schedule.group;
+  }
+  const uint32_t from_last = block / size;
+  return {schedule.query_blocks - 1 - from_last, begin + block - from_last * size};
+}
+
+TESSERA_HD int64_t clamp_to(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : (value > high ? high : value);
+}
+
+// One sequence: its rows of q, o and lse, and the keys that this block's split sees. Keys are counted from first_key;
+// `band` is in those coordinates.
+struct SequenceView {
+  int64_t q_row, rows_q;      // first row of q and o; rows that the sequence owns, those past band.seqlen_q are empty
+  int64_t q_batch, kv_batch;  // batch index of dense q, o and of dense k, v
+  int64_t kv_row;             // packed and dense: row of the first key; paged: its slot
+  int64_t first_key;
+  const int32_t* pages;  // null: not paged
+  core::Band band;
+};
+
+TESSERA_HD SequenceView locate_sequence(const ForwardParams& p, int64_t batch, int split) {
+  SequenceView view{};
+  view.q_batch = batch;
+  view.rows_q = p.seqlen_q;
+  if (p.cu_seqlens_q != nullptr) {
+    view.q_batch = 0;
+    view.q_row = clamp_to(p.cu_seqlens_q[batch], 0, p.total_q);
+    view.rows_q = clamp_to(p.cu_seqlens_q[batch + 1], view.q_row, p.total_q) - view.q_row;
+  }
+  const int64_t seqlen_q = p.seqused_q != nullptr ? clamp_to(p.seqused_q[batch], 0, view.rows_q) : view.rows_q;
+
+  int64_t capacity = p.seqlen_k;
+  if (p.cu_seqlens_k != nullptr) {
+    view.kv_row = clamp_to(p.cu_seqlens_k[batch], 0, p.total_k);
+    capacity = clamp_to(p.cu_seqlens_k[batch + 1], view.kv_row, p.total_k) - view.kv_row;
+  } else if (p.page_size != 0) {
+    view.pages = p.page_table + batch * p.page_table_stride;
+    capacity = clamp_to(p.seqlen_k, 0, int64_t{p.max_pages} * p.page_size);
+  } else {
+    view.kv_batch = p.batch_idx != nullptr ? clamp_to(p.batch_idx[batch], 0, p.batch_kv - 1) : batch;
+  }
+  const int64_t used = p.seqused_k != nullptr ? clamp_to(p.seqused_k[batch], 0, capacity) : capacity;
+  const int64_t leftpad = p.leftpad != nullptr ? clamp_to(p.leftpad[batch], 0, used) : 0;
+  const int64_t seqlen_k = used - leftpad;
+  view.kv_row += leftpad;
+  view.band = core::make_band(seqlen_q, seqlen_k, p.left, p.right, p.top_left);
+  if (p.num_splits > 1) {
+    const core::Range keys = core::split_keys(seqlen_k, p.num_splits, split);
+    view.first_key = keys.begin;
+    view.kv_row += keys.begin;
+    view.band.offset -= keys.begin;
+    view.band.seqlen_k = keys.size();
+  }
+  return view;
+}
+
+// What all threads of a block share; kept in shared memory, since registers are what bounds a tile.
+struct BlockView {
+  SequenceView sequence;
+  core::TileRange tiles;
+  const char *k, *v;  // row 0 of the key/value head (dense: of the batch row; packed: of the array; paged: of page 0)
+  int64_t bias_row0;  // element of (batch, head, row 0, first key) of the bias
+  float slope;
+};
+
+TESSERA_HD BlockView view_block(const ForwardParams& p, int64_t batch, int64_t head, int split, int64_t first_row,
+                                int tile_m, int tile_n) {
+  BlockView view{};
+  view.sequence = locate_sequence(p, batch, split);
+  view.tiles = view.sequence.band.visible_tiles(first_row, first_row + tile_m, tile_n);
+  const int64_t head_kv = head / p.group;
+  view.k = static_cast<const char*>(p.k) + 2 * (view.sequence.kv_batch * p.k_stride.batch + head_kv * p.k_stride.head);
+  view.v = static_cast<const char*>(p.v) + 2 * (view.sequence.kv_batch * p.v_stride.batch + head_kv * p.v_stride.head);
+  view.bias_row0 = batch * p.bias_stride[0] + head * p.bias_stride[1] + view.sequence.first_key * p.bias_stride[3];
+  view.slope = p.alibi_slopes != nullptr ? p.alibi_slopes[batch * p.alibi_stride + head] : 0.0f;
+  return view;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,85 @@
+// From products to scores: masking by the band, and the general scores (softcap, additive bias or u8 mask, ALiBi, any scale).
+// The plain kind leaves the products as they are and lets the softmax apply a positive scale.
+// Invariant: a masked element is replaced, never multiplied or added to, so what it held reaches nothing.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "../forward_params.hpp"
+#include "element.cuh"
+#include "scheduler.cuh"
+#include "semantics.hpp"
+#include "tessera/tessera.h"
+
+namespace tessera::cuda {
+
+// The row and column of element (b, n, e) that this lane holds, relative to the warp's rows and the key tile.
+__device__ __forceinline__ int fragment_row(int b, int half) { return b * 16 + half * 8 + (threadIdx.x % 32) / 4; }
+__device__ __forceinline__ int fragment_column(int n, int e) { return n * 8 + 2 * (threadIdx.x % 4) + (e & 1); }
+
+// Replaces every score outside the band by -inf. `row`: the warp's first row; `key`: the tile's first key.
+template <int kBlocks, int kColumns>
+__device__ __forceinline__ void mask_scores(float (&scores)[kBlocks][kColumns][4], const core::Band& band, int64_t row,
+                                            int64_t key) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const core::Range keys = band.visible_keys(row + fragment_row(b, half));
+      // Relative to the tile, where every column fits an int.
+      const int begin =
+          static_cast<int>(keys.begin > key ? (keys.begin < key + kColumns * 8 ? keys.begin - key : kColumns * 8) : 0);
+      const int end =
+          static_cast<int>(keys.end > key ? (keys.end < key + kColumns * 8 ? keys.end - key : kColumns * 8) : 0);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          const int column = fragment_column(n, e);
+          if (column < begin || column >= end) scores[b][n][e] = -INFINITY;
+        }
+      }
+    }
+  }
+}
+
+template <class Element>
+__device__ __forceinline__ float load_bias(const void* bias, int32_t dtype, int64_t index) {
+  if (dtype == TESSERA_U8) return static_cast<const uint8_t*>(bias)[index] != 0 ? 0.0f : -INFINITY;
+  if (dtype == TESSERA_F32) return static_cast<const float*>(bias)[index];
+  return Element::unpack(static_cast<const uint16_t*>(bias)[index]);
+}
+
+// Products to scores in base 2, with everything but the band. Bias is read only where the band keeps a key.
+template <class Element, int kBlocks, int kColumns>
+__device__ __forceinline__ void general_scores(float (&scores)[kBlocks][kColumns][4], const ForwardParams& p,
+                                               const BlockView& view, int64_t row, int64_t key) {
+  const core::Band& band = view.sequence.band;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t my_row = row + fragment_row(b, half);
+      const int64_t diagonal = band.diagonal(my_row);
+      const bool row_exists = my_row < band.seqlen_q;
+      const int64_t bias_row = view.bias_row0 + my_row * p.bias_stride[2];
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          const int64_t column = key + fragment_column(n, e);
+          float x = scores[b][n][e] * p.scale;
+          if (p.softcap > 0.0f) x = core::apply_softcap(x, p.softcap);
+          if (p.bias_dtype != 0 && row_exists && band.keeps(my_row, column)) {
+            x += load_bias<Element>(p.bias, p.bias_dtype, bias_row + column * p.bias_stride[3]);
+          }
+          if (p.alibi_slopes != nullptr) x += core::alibi_bias(view.slope, diagonal, column);
+          scores[b][n][e] = x * static_cast<float>(core::kLog2E);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tessera::cuda
