@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json as _json
-import operator
+import sys
 import threading
 from typing import Any
 
@@ -303,8 +303,6 @@ class Plan:
 
 
 def _default_stream(device: int) -> int | None:
-    import sys
-
     if "torch" not in sys.modules:
         return None
     from . import _torch
@@ -409,10 +407,3 @@ def explain(problem: str | Problem, json: bool = False) -> Any:
     """How this library would run the problem on this machine, or on the GPU that its device_name names: words, or with
     json=True a dict. Errors as for Plan."""
     return Plan(problem).explain(json)
-
-
-def index(value: Any, name: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected a whole number, not {value!r}") from None

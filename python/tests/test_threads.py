@@ -75,6 +75,7 @@ def test_the_gil_is_released(rng):
     assert len(counts) > 1000
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_runs(rng):
     arrays = operands(rng, np.float32)
     expected = tessera.attention(*arrays)
