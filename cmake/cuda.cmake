@@ -17,8 +17,10 @@ if(TESSERA_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES OFF)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_log.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
     enable_language(CUDA)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     set(TESSERA_HAS_CUDA ON)
-    set(tessera_cuda_options -std=c++20 -Xptxas=-v
+    set(tessera_cuda_options -Xptxas=-v
       "-gencode=arch=compute_80,code=[${TESSERA_CUDA_TARGETS}]")
     message(STATUS "tessera: CUDA ${CUDAToolkit_VERSION} kernels for ${TESSERA_CUDA_TARGETS}")
   endif()
