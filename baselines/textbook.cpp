@@ -1,6 +1,6 @@
 // Work items are (sequence, key head), or slices of their query rows where there are fewer than threads; each thread
-// runs a single-threaded BLAS on items of its own. S and P share one array of [rows, keys] in the workspace, rows normalised
-// after the second product. Products, exponentials and conversions are as fast as this method allows: a slow
+// runs a single-threaded BLAS on items of its own. S and P share one array of [rows, keys] in the workspace, rows
+// normalised after the second product. Products, exponentials and conversions are as fast as this method allows: a slow
 // baseline would flatter the kernels.
 #include "textbook.hpp"
 

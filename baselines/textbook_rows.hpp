@@ -13,8 +13,8 @@ inline constexpr int64_t kRowPadding = 16;
 template <class T>
 struct RowFunctions {
   // In place: row[j] becomes exp(row[j] - m) on [begin, end) and 0 elsewhere on [0, count), m the largest of the row
-  // and `sink`. *lse is the logarithm of the sum with the sink, the result the factor that normalises the row: 0 for a row
-  // that is -inf throughout.
+  // and `sink`. *lse is the logarithm of the sum with the sink, the result the factor that normalises the row: 0 for a
+  // row that is -inf throughout.
   T (*softmax)(T* row, int64_t begin, int64_t end, int64_t count, T sink, T* lse);
   // row[j] = cap * tanh(row[j] / cap) on [begin, end).
   void (*softcap)(T* row, int64_t begin, int64_t end, T cap);
