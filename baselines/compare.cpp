@@ -11,7 +11,7 @@
 namespace tessera::baselines {
 namespace {
 
-// a of the rule, by the dtype of q.
+// a of the rule for a dtype; q's counts, or a coarser output's (d_sinks is float32 also for f64).
 double absolute_tolerance(int32_t dtype) {
   switch (dtype) {
     case TESSERA_F64:
@@ -110,7 +110,8 @@ Comparison compare_view(const core::Problem& problem, const OutputView& view, co
   if (is_lse) return finish(view.name, errors, worst_lse, lse_tolerance, worst_ratio <= 1);
   const Yardstick yardstick = measure(exact, naive);
   const double tolerance = (is_gradient ? 3 : 2) * yardstick.naive_error +
-                           absolute_tolerance(problem.q.dtype) * std::max(1.0, yardstick.magnitude);
+                           std::max(absolute_tolerance(problem.q.dtype), absolute_tolerance(view.dtype)) *
+                               std::max(1.0, yardstick.magnitude);
   return finish(view.name, errors, errors.max, tolerance, errors.max <= tolerance);
 }
 
