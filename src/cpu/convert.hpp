@@ -29,7 +29,8 @@ namespace tessera::cpu {
 
 [[gnu::always_inline]] inline float float_from_f16(uint16_t h) {
   const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31u, fraction = h & 0x3FFu;
-  if (exponent == 31u) return float_from_bits(sign | 0x7F800000u | (fraction << 13) | (fraction != 0 ? 0x00400000u : 0u));
+  if (exponent == 31u)
+    return float_from_bits(sign | 0x7F800000u | (fraction << 13) | (fraction != 0 ? 0x00400000u : 0u));
   if (exponent != 0u) return float_from_bits(sign | ((exponent + 112u) << 23) | (fraction << 13));
   // Subnormal: fraction * 2^-24, exact in float32.
   const float magnitude = static_cast<float>(static_cast<int32_t>(fraction)) * 0x1p-24f;

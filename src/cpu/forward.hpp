@@ -5,8 +5,8 @@
 //     for each strip of kRows rows: scores = scale * Q K^T -> terms, mask -> online softmax -> O = O * alpha + P V
 //   normalise, merge splits, merge the sink, store o and lse
 //
-// Nothing of size seqlen_q x seqlen_k exists: a strip's scores, kRows x 256, stay in L1, the block's Q, O and the packed
-// chunk in L2. FLOPs 2 * rows * keys * (head_dim_qk + head_dim_v); bound by FMA: K and V are read from memory once a
+// Nothing of size seqlen_q x seqlen_k exists: a strip's scores, kRows x 256, stay in L1, the block's Q, O and the
+// packed chunk in L2. FLOPs 2 * rows * keys * (head_dim_qk + head_dim_v); bound by FMA: K and V are read from memory once a
 // block. Source: Dao, FlashAttention-2, algorithm 1, with the loops ordered for a cache instead of a grid.
 // Invariants: chunk boundaries depend on the split alone and a row's arithmetic on its own scores alone, so a result
 // does not depend on threads, block size or batch mates; bytes outside of a sequence's lengths are never read.
@@ -50,12 +50,19 @@ class ForwardRun {
 
  public:
   ForwardRun(const ForwardCall& call, const ForwardBlock& block, std::byte* workspace)
-      : problem_(*call.problem), tensors_(*call.tensors), tiles_(call.tiles), block_(block),
+      : problem_(*call.problem),
+        tensors_(*call.tensors),
+        tiles_(call.tiles),
+        block_(block),
         band_(problem_.band(block.sequence.seqlen_q, block.sequence.seqlen_k)),
-        q_(piece<T>(workspace, tiles_.q_at)), o_(piece<T>(workspace, tiles_.o_at)),
-        total_(piece<T>(workspace, tiles_.total_at)), k_(piece<T>(workspace, tiles_.k_at)),
-        v_(piece<T>(workspace, tiles_.v_at)), scores_(piece<T>(workspace, tiles_.scores_at)),
-        bias_(piece<T>(workspace, tiles_.bias_at)), rows_(piece<RowState<T>>(workspace, tiles_.rows_at)),
+        q_(piece<T>(workspace, tiles_.q_at)),
+        o_(piece<T>(workspace, tiles_.o_at)),
+        total_(piece<T>(workspace, tiles_.total_at)),
+        k_(piece<T>(workspace, tiles_.k_at)),
+        v_(piece<T>(workspace, tiles_.v_at)),
+        scores_(piece<T>(workspace, tiles_.scores_at)),
+        bias_(piece<T>(workspace, tiles_.bias_at)),
+        rows_(piece<RowState<T>>(workspace, tiles_.rows_at)),
         row_address_(piece<const std::byte*>(workspace, tiles_.row_address_at)) {
     const double factor = problem_.softcap > 0 ? problem_.scale / problem_.softcap : problem_.scale;
     constexpr double kMost = std::numeric_limits<T>::max();
@@ -96,7 +103,9 @@ class ForwardRun {
     for (int64_t i = block_.row_begin; i < used_end; ++i) {
       const Range keys = band_.visible_keys(i);
       for (int32_t h = block_.head_begin; h < block_.head_end; ++h) {
-        const T slope = problem_.has(TESSERA_FLAG_ALIBI) ? T(tensors_.alibi_slopes[block_.batch * problem_.alibi_stride + h]) : T(0);
+        const T slope = problem_.has(TESSERA_FLAG_ALIBI)
+                            ? T(tensors_.alibi_slopes[block_.batch * problem_.alibi_stride + h])
+                            : T(0);
         rows_[row_count_++] = {i, keys, 0.0, 0.0, T(0), slope, h};
       }
     }
@@ -111,7 +120,9 @@ class ForwardRun {
         const int64_t count = row_count_ - first < kMaxChunk ? row_count_ - first : kMaxChunk;
         for (int64_t r = 0; r < count; ++r) {
           const RowState<T>& row = rows_[first + r];
-          row_address_[r] = base + (core::query_row_offset(block_.sequence, q, row.position) + row.head * q.head_stride) * Element::kBytes;
+          row_address_[r] =
+              base +
+              (core::query_row_offset(block_.sequence, q, row.position) + row.head * q.head_stride) * Element::kBytes;
         }
         pack_queries<V, Element>(row_address_, first, count, problem_.head_dim_qk, q_);
       }
@@ -127,7 +138,8 @@ class ForwardRun {
     }
     const Range seen = visible(0, row_count_, keys);
     if (seen.empty()) return;
-    for (int64_t grid = keys.begin + align_down(seen.begin - keys.begin, tiles_.chunk); grid < seen.end; grid += tiles_.chunk) {
+    for (int64_t grid = keys.begin + align_down(seen.begin - keys.begin, tiles_.chunk); grid < seen.end;
+         grid += tiles_.chunk) {
       const int64_t skipped = seen.begin > grid ? align_down(seen.begin - grid, kColumnUnit) : 0;
       const Range chunk = {grid + skipped, grid + tiles_.chunk < seen.end ? grid + tiles_.chunk : seen.end};
       pack_chunk(chunk);
@@ -152,10 +164,12 @@ class ForwardRun {
     });
   }
 
-  void locate_rows(const core::Operand& operand, const void* data, int64_t kv_head, Range chunk, int64_t element_bytes) {
+  void locate_rows(const core::Operand& operand, const void* data, int64_t kv_head, Range chunk,
+                   int64_t element_bytes) {
     const auto* base = static_cast<const std::byte*>(data);
     for (int64_t j = chunk.begin; j < chunk.end; ++j) {
-      const int64_t offset = core::key_row_offset(problem_, block_.sequence, operand, j) + kv_head * operand.head_stride;
+      const int64_t offset =
+          core::key_row_offset(problem_, block_.sequence, operand, j) + kv_head * operand.head_stride;
       row_address_[j - chunk.begin] = base + offset * element_bytes;
     }
   }
@@ -174,7 +188,8 @@ class ForwardRun {
   void score_strip(int64_t first, int64_t count, Range columns, int64_t keys) {
     const int64_t dim = problem_.head_dim_qk, padded = align_up(keys, kLanes);
     const T* strip = q_ + first * dim;
-    for (int64_t column = align_down(columns.begin, V::kVecs * kLanes); column < columns.end; column += V::kVecs * kLanes) {
+    for (int64_t column = align_down(columns.begin, V::kVecs * kLanes); column < columns.end;
+         column += V::kVecs * kLanes) {
       const int vecs = panel_vecs<V>(column, padded);
       kBlocks<V>.score[count - 1][vecs - 1](strip, k_ + column * dim, dim, score_factor_, scores_ + column);
     }
@@ -223,7 +238,8 @@ class ForwardRun {
     for (int64_t column = 0; column < padded; column += V::kVecs * kLanes) {
       const int vecs = panel_vecs<V>(column, padded);
       const T* panel = v_ + column * keys + columns.begin * vecs * kLanes;
-      kBlocks<V>.value[count - 1][vecs - 1](scores_ + columns.begin, panel, columns.size(), alpha, o_ + first * padded + column, padded);
+      kBlocks<V>.value[count - 1][vecs - 1](scores_ + columns.begin, panel, columns.size(), alpha,
+                                            o_ + first * padded + column, padded);
     }
   }
 
@@ -254,8 +270,10 @@ class ForwardRun {
         std::memset(to, 0, static_cast<size_t>(padded) * sizeof(T));
       }
       if (row.row_sum == 0) continue;
-      const double lse = core::lse_from_base_e(double(row.row_max), row.row_sum), merged = core::merge_lse(row.lse, lse);
-      const V keep = V::broadcast(T(core::merge_weight(row.lse, merged))), add = V::broadcast(T(core::merge_weight(lse, merged)));
+      const double lse = core::lse_from_base_e(double(row.row_max), row.row_sum),
+                   merged = core::merge_lse(row.lse, lse);
+      const V keep = V::broadcast(T(core::merge_weight(row.lse, merged))),
+              add = V::broadcast(T(core::merge_weight(lse, merged)));
       const V divisor = V::broadcast(T(row.row_sum));
       for (int64_t c = 0; c < padded; c += kLanes) {
         V::fma(V::load(to + c), keep, V::load(from + c) / divisor * add).store(to + c);
@@ -273,7 +291,8 @@ class ForwardRun {
       if (sink != -kInfinity<double>) {
         const double merged = core::merge_lse(row.lse, sink);
         const V weight = V::broadcast(T(core::merge_weight(row.lse, merged)));
-        for (int64_t c = 0; c < padded; c += kLanes) (V::load(result + r * padded + c) * weight).store(result + r * padded + c);
+        for (int64_t c = 0; c < padded; c += kLanes)
+          (V::load(result + r * padded + c) * weight).store(result + r * padded + c);
         row.lse = merged;
       }
       store_row(row.position, row.head, result + r * padded);
@@ -333,8 +352,8 @@ void forward_block(const ForwardCall& call, const ForwardBlock& block, std::byte
   ForwardRun<V>(call, block, workspace).run();
 }
 
-inline constexpr ForwardKernel kForwardKernel = {
-    F32x16::kRows, F32x16::kLanes, F64x8::kRows, F64x8::kLanes,
-    sizeof(RowState<double>), kScoreStride, forward_block<F32x16>, forward_block<F64x8>};
+inline constexpr ForwardKernel kForwardKernel = {F32x16::kRows,         F32x16::kLanes,           F64x8::kRows,
+                                                 F64x8::kLanes,         sizeof(RowState<double>), kScoreStride,
+                                                 forward_block<F32x16>, forward_block<F64x8>};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -27,8 +27,8 @@ struct ForwardCall {
   ForwardTiles tiles;
 };
 
-// Query positions [row_begin, row_end) of heads [head_begin, head_end), all of one group of one sequence. Positions from
-// sequence.seqlen_q on are rows past the used length.
+// Query positions [row_begin, row_end) of heads [head_begin, head_end), all of one group of one sequence. Positions
+// from sequence.seqlen_q on are rows past the used length.
 struct ForwardBlock {
   core::Sequence sequence;
   int64_t batch, row_begin, row_end;

@@ -42,14 +42,16 @@ BlockCounts count_blocks(const Problem& problem, const ForwardTiles& tiles) {
   return {positions, head_groups, problem.batch * problem.heads_kv * head_groups * positions};
 }
 
-// Block rows: as many as keep Q and O in a quarter of L2; fewer where that leaves threads idle, which changes no result.
-void choose_rows(const Problem& problem, const DeviceInfo& device, int64_t strip, int64_t row_bytes, ForwardTiles* tiles) {
+// Block rows: as many as keep Q and O in a quarter of L2; fewer where that leaves threads idle, which alters nothing.
+void choose_rows(const Problem& problem, const DeviceInfo& device, int64_t strip, int64_t row_bytes,
+                 ForwardTiles* tiles) {
   const int64_t budget = std::clamp(device.l2_bytes / 4 / row_bytes, 2 * strip, kMaxRows);
   tiles->heads = std::clamp<int64_t>(budget / strip, 1, std::max(problem.group, 1));
   tiles->positions = std::max(budget / tiles->heads / strip, int64_t{1}) * strip;
   tiles->positions = std::min(tiles->positions, std::max(round_up(problem.seqlen_q, strip), strip));
   const int64_t wanted = 4 * int64_t{threads_available(problem, device)};
-  while (tiles->positions * tiles->heads > 8 * strip && tiles->positions > strip && count_blocks(problem, *tiles).total < wanted) {
+  while (tiles->positions * tiles->heads > 8 * strip && tiles->positions > strip &&
+         count_blocks(problem, *tiles).total < wanted) {
     tiles->positions = std::max(tiles->positions / 2 / strip, int64_t{1}) * strip;
   }
 }
@@ -62,7 +64,8 @@ int64_t choose_chunk(const DeviceInfo& device, int64_t key_bytes) {
 
 ForwardTiles choose_tiles(const Problem& problem, const DeviceInfo& device, const ForwardKernel& kernel) {
   const bool wide = problem.q.dtype == TESSERA_F64;
-  const int64_t element = wide ? 8 : 4, strip = wide ? kernel.rows_f64 : kernel.rows_f32, lanes = wide ? kernel.lanes_f64 : kernel.lanes_f32;
+  const int64_t element = wide ? 8 : 4, strip = wide ? kernel.rows_f64 : kernel.rows_f32,
+                lanes = wide ? kernel.lanes_f64 : kernel.lanes_f32;
   ForwardTiles tiles{};
   tiles.head_dim_v_padded = round_up(problem.head_dim_v, lanes);
   const int64_t row_bytes = (problem.head_dim_qk + tiles.head_dim_v_padded) * element;
@@ -89,7 +92,8 @@ ForwardTiles choose_tiles(const Problem& problem, const DeviceInfo& device, cons
 }
 
 // Block number -> block. Position blocks run from the last to the first: under a causal band the long ones come first.
-ForwardBlock make_block(const Problem& problem, const tessera_tensors& tensors, const ForwardTiles& tiles, const BlockCounts& counts, int64_t number) {
+ForwardBlock make_block(const Problem& problem, const tessera_tensors& tensors, const ForwardTiles& tiles,
+                        const BlockCounts& counts, int64_t number) {
   const int64_t position = counts.positions - 1 - number % counts.positions;
   number /= counts.positions;
   const int64_t head_group = number % counts.head_groups;
@@ -116,15 +120,18 @@ Refusal refuse_forward(const Problem& problem) {
   }
   if (problem.k.dtype != dtype) return {"takes k in q's dtype", "k.dtype", problem.k.dtype};
   if (problem.v.dtype != dtype) return {"takes v in q's dtype", "v.dtype", problem.v.dtype};
-  if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32) return {"writes o in q's dtype or f32", "o.dtype", problem.o.dtype};
-  if (problem.o.dtype == TESSERA_F32 && dtype == TESSERA_F64) return {"writes o of f64 inputs in f64", "o.dtype", problem.o.dtype};
+  if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32)
+    return {"writes o in q's dtype or f32", "o.dtype", problem.o.dtype};
+  if (problem.o.dtype == TESSERA_F32 && dtype == TESSERA_F64)
+    return {"writes o of f64 inputs in f64", "o.dtype", problem.o.dtype};
   if (problem.head_dim_qk > 576) return {"head_dim_qk above 576", "head_dim_qk", problem.head_dim_qk};
   if (problem.head_dim_v > 512) return {"head_dim_v above 512", "head_dim_v", problem.head_dim_v};
   if (problem.has(TESSERA_FLAG_V_MEAN)) return {"takes no v_mean", nullptr, 0};
   return {};
 }
 
-Launch configure_forward(const Problem& problem, const DeviceInfo& device, const ForwardKernel& kernel, double efficiency) {
+Launch configure_forward(const Problem& problem, const DeviceInfo& device, const ForwardKernel& kernel,
+                         double efficiency) {
   const ForwardTiles tiles = choose_tiles(problem, device, kernel);
   const BlockCounts counts = count_blocks(problem, tiles);
   const core::Work work = core::count_work(problem);
@@ -136,7 +143,8 @@ Launch configure_forward(const Problem& problem, const DeviceInfo& device, const
   const int64_t tasks = std::min({int64_t{threads_available(problem, device)}, counts.total, worth});
   launch.threads = static_cast<int32_t>(std::max<int64_t>(tasks, 1));
   launch.workspace_bytes = launch.threads * tiles.task_bytes;
-  const double share = double(launch.threads) / std::max(device.units, 1), peak = device.peak_f32 * (problem.q.dtype == TESSERA_F64 ? 0.5 : 1.0);
+  const double share = double(launch.threads) / std::max(device.units, 1),
+               peak = device.peak_f32 * (problem.q.dtype == TESSERA_F64 ? 0.5 : 1.0);
   const double compute = work.flops / std::max(peak * efficiency * std::min(share, 1.0), 1.0);
   launch.seconds = std::max(compute, work.bytes / std::max(device.bandwidth, 1.0));
   launch.schedule = "blocks of query rows claimed by threads, longest first";

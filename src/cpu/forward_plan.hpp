@@ -11,7 +11,8 @@ namespace tessera::cpu {
 core::Refusal refuse_forward(const core::Problem& problem);
 
 // Tiles, threads, workspace and estimate; `efficiency` is the measured share of the FMA peak.
-core::Launch configure_forward(const core::Problem& problem, const core::DeviceInfo& device, const ForwardKernel& kernel, double efficiency);
+core::Launch configure_forward(const core::Problem& problem, const core::DeviceInfo& device,
+                               const ForwardKernel& kernel, double efficiency);
 
 int run_forward(const core::Plan& plan, const core::RunContext& context, const ForwardKernel& kernel);
 

@@ -45,7 +45,9 @@ struct ForwardRow {
     launch.instructions = instructions_of(kIsa);
     return launch;
   }
-  static int run(const core::Plan& plan, const core::RunContext& context) { return run_forward(plan, context, kKernel); }
+  static int run(const core::Plan& plan, const core::RunContext& context) {
+    return run_forward(plan, context, kKernel);
+  }
 };
 template <Isa kIsa, const DecodeKernel& kKernel, int kPercent>
 struct DecodeRow {

@@ -18,8 +18,8 @@ inline constexpr int kScoreStride = kMaxChunk + 16;
 
 // sums[r][c] = sum over depth of strip(r, k) * panel(k, c).
 template <class V, int kRows, int kVecs, int kRowStride, int kDepthStride>
-[[gnu::always_inline]] inline void multiply(const typename V::Scalar* strip, const typename V::Scalar* panel, int64_t depth,
-                                            V (&sums)[kRows][kVecs]) {
+[[gnu::always_inline]] inline void multiply(const typename V::Scalar* strip, const typename V::Scalar* panel,
+                                            int64_t depth, V (&sums)[kRows][kVecs]) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2

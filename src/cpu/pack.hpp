@@ -16,7 +16,8 @@ inline int panel_vecs(int64_t column, int64_t columns) {
 
 // Queries [first, first + count) of a block, `dim` elements each, to strips [row / kRows][dim][kRows].
 template <class V, class Element>
-void pack_queries(const std::byte* const* row_address, int64_t first, int64_t count, int64_t dim, typename V::Scalar* to) {
+void pack_queries(const std::byte* const* row_address, int64_t first, int64_t count, int64_t dim,
+                  typename V::Scalar* to) {
   using T = typename V::Scalar;
   for (int64_t row = first; row < first + count; ++row) {
     T* strip = to + (row / V::kRows) * V::kRows * dim + row % V::kRows;
@@ -41,7 +42,8 @@ void pack_keys(const std::byte* const* row_address, int64_t keys, int64_t dim, t
     for (int64_t d = 0; d < dim; d += V::kLanes) {
       V rows[V::kLanes];
       for (int64_t r = 0; r < V::kLanes; ++r) {
-        rows[r] = first + r < keys ? load_partial<V, Element>(row_address[first + r] + d * Element::kBytes, dim - d) : V::zero();
+        rows[r] = first + r < keys ? load_partial<V, Element>(row_address[first + r] + d * Element::kBytes, dim - d)
+                                   : V::zero();
       }
       V::store_transposed(rows, out + d * width, width, dim - d);
     }
@@ -56,7 +58,8 @@ void pack_values(const std::byte* const* row_address, int64_t keys, int64_t dim,
     for (int64_t d = 0; d < columns; d += V::kLanes) {
       const int64_t panel = d - d % (V::kVecs * V::kLanes);
       const int64_t width = panel_vecs<V>(panel, columns) * V::kLanes;
-      load_partial<V, Element>(row_address[key] + d * Element::kBytes, dim - d).store(to + panel * keys + key * width + (d - panel));
+      load_partial<V, Element>(row_address[key] + d * Element::kBytes, dim - d)
+          .store(to + panel * keys + key * width + (d - panel));
     }
   }
 }

@@ -17,7 +17,8 @@ inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 // scores[i] = softcap * tanh(scores[i]) for whole vectors of [begin, end); the product came with scale / softcap.
 template <class V>
 void cap_scores(typename V::Scalar softcap, typename V::Scalar* scores, int64_t begin, int64_t end) {
-  for (int64_t j = begin; j < end; j += V::kLanes) (V::broadcast(softcap) * tanh(V::load(scores + j))).store(scores + j);
+  for (int64_t j = begin; j < end; j += V::kLanes)
+    (V::broadcast(softcap) * tanh(V::load(scores + j))).store(scores + j);
 }
 
 // scores[i] += bias[i]; a bias of -inf masks whatever the score is.
@@ -33,7 +34,8 @@ void add_bias(const typename V::Scalar* bias, typename V::Scalar* scores, int64_
 
 // scores[i] -= slope * |distance - i|, distance from column 0 to the row's diagonal.
 template <class V>
-void add_alibi(typename V::Scalar slope, typename V::Scalar distance, typename V::Scalar* scores, int64_t begin, int64_t end) {
+void add_alibi(typename V::Scalar slope, typename V::Scalar distance, typename V::Scalar* scores, int64_t begin,
+               int64_t end) {
   using T = typename V::Scalar;
   const V factor = V::broadcast(-slope);
   for (int64_t j = begin; j < end; j += V::kLanes) {
@@ -64,7 +66,8 @@ inline typename V::Scalar largest(const typename V::Scalar* scores, int64_t begi
 
 // scores = e^(scores - row_max) in place, for whole vectors [begin, end); returns their sum.
 template <class V>
-inline typename V::Scalar exponentiate(typename V::Scalar row_max, typename V::Scalar* scores, int64_t begin, int64_t end) {
+inline typename V::Scalar exponentiate(typename V::Scalar row_max, typename V::Scalar* scores, int64_t begin,
+                                       int64_t end) {
   const V high = V::broadcast(row_max);
   V sum = V::zero(), other = V::zero();
   int64_t j = begin;

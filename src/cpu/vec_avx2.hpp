@@ -31,7 +31,9 @@ struct F32x16 {
   }
   static F32x16 broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static F32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-  static F32x16 iota() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)}; }
+  static F32x16 iota() {
+    return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)};
+  }
 
   void store(void* p) const {
     float* f = static_cast<float*>(p);
@@ -95,7 +97,8 @@ struct F32x16 {
   static void store_transposed(const F32x16 (&rows)[16], float* to, int64_t stride, int64_t columns) {
     for (int half = 0; half < 2; ++half) {
       const F32x16* r = rows + 8 * half;
-      store_transposed_8x8(r[0].lo, r[1].lo, r[2].lo, r[3].lo, r[4].lo, r[5].lo, r[6].lo, r[7].lo, to + 8 * half, stride, columns);
+      store_transposed_8x8(r[0].lo, r[1].lo, r[2].lo, r[3].lo, r[4].lo, r[5].lo, r[6].lo, r[7].lo, to + 8 * half,
+                           stride, columns);
       if (columns <= 8) continue;
       store_transposed_8x8(r[0].hi, r[1].hi, r[2].hi, r[3].hi, r[4].hi, r[5].hi, r[6].hi, r[7].hi,
                            to + 8 * stride + 8 * half, stride, columns - 8);
@@ -120,8 +123,8 @@ struct F32x16 {
     const __m256i shifted = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), shifted));
   }
-  static void store_transposed_8x8(__m256 r0, __m256 r1, __m256 r2, __m256 r3, __m256 r4, __m256 r5, __m256 r6, __m256 r7,
-                                   float* to, int64_t stride, int64_t columns) {
+  static void store_transposed_8x8(__m256 r0, __m256 r1, __m256 r2, __m256 r3, __m256 r4, __m256 r5, __m256 r6,
+                                   __m256 r7, float* to, int64_t stride, int64_t columns) {
     const __m256 a0 = _mm256_unpacklo_ps(r0, r1), a1 = _mm256_unpackhi_ps(r0, r1);
     const __m256 a2 = _mm256_unpacklo_ps(r2, r3), a3 = _mm256_unpackhi_ps(r2, r3);
     const __m256 a4 = _mm256_unpacklo_ps(r4, r5), a5 = _mm256_unpackhi_ps(r4, r5);
@@ -130,10 +133,10 @@ struct F32x16 {
     const __m256 b2 = _mm256_shuffle_ps(a1, a3, 0x44), b3 = _mm256_shuffle_ps(a1, a3, 0xEE);
     const __m256 b4 = _mm256_shuffle_ps(a4, a6, 0x44), b5 = _mm256_shuffle_ps(a4, a6, 0xEE);
     const __m256 b6 = _mm256_shuffle_ps(a5, a7, 0x44), b7 = _mm256_shuffle_ps(a5, a7, 0xEE);
-    const __m256 columns_of[8] = {
-        _mm256_permute2f128_ps(b0, b4, 0x20), _mm256_permute2f128_ps(b1, b5, 0x20), _mm256_permute2f128_ps(b2, b6, 0x20),
-        _mm256_permute2f128_ps(b3, b7, 0x20), _mm256_permute2f128_ps(b0, b4, 0x31), _mm256_permute2f128_ps(b1, b5, 0x31),
-        _mm256_permute2f128_ps(b2, b6, 0x31), _mm256_permute2f128_ps(b3, b7, 0x31)};
+    const __m256 columns_of[8] = {_mm256_permute2f128_ps(b0, b4, 0x20), _mm256_permute2f128_ps(b1, b5, 0x20),
+                                  _mm256_permute2f128_ps(b2, b6, 0x20), _mm256_permute2f128_ps(b3, b7, 0x20),
+                                  _mm256_permute2f128_ps(b0, b4, 0x31), _mm256_permute2f128_ps(b1, b5, 0x31),
+                                  _mm256_permute2f128_ps(b2, b6, 0x31), _mm256_permute2f128_ps(b3, b7, 0x31)};
     for (int c = 0; c < 8 && c < columns; ++c) _mm256_storeu_ps(to + c * stride, columns_of[c]);
   }
 };
@@ -212,7 +215,8 @@ struct F64x8 {
     const __m256d scaled = _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(p), _mm256_slli_epi64(whole, 52)));
     return _mm256_blendv_pd(scaled, p, _mm256_cmp_pd(p, p, _CMP_UNORD_Q));
   }
-  static void store_transposed_4x4(__m256d r0, __m256d r1, __m256d r2, __m256d r3, double* to, int64_t stride, int64_t columns) {
+  static void store_transposed_4x4(__m256d r0, __m256d r1, __m256d r2, __m256d r3, double* to, int64_t stride,
+                                   int64_t columns) {
     const __m256d a0 = _mm256_unpacklo_pd(r0, r1), a1 = _mm256_unpackhi_pd(r0, r1);
     const __m256d a2 = _mm256_unpacklo_pd(r2, r3), a3 = _mm256_unpackhi_pd(r2, r3);
     const __m256d columns_of[4] = {_mm256_permute2f128_pd(a0, a2, 0x20), _mm256_permute2f128_pd(a1, a3, 0x20),

@@ -1,7 +1,7 @@
-// The kernels' vector types on AVX-512 F + BW + DQ + VL: sixteen floats or eight doubles in one zmm register. Same members
-// as vec_avx2.hpp.
-// bfloat16 is rounded by integer instructions: vcvtneps2bf16 flushes subnormals. Source: Intel SDM; the 16 x 16 transpose
-// is two unpack and two 128-bit shuffle stages, the 8 x 8 one unpack and two shuffle stages.
+// The kernels' vector types on AVX-512 F + BW + DQ + VL: sixteen floats or eight doubles in one zmm register. Same
+// members as vec_avx2.hpp.
+// bfloat16 is rounded by integer instructions: vcvtneps2bf16 flushes subnormals. Source: Intel SDM; the 16 x 16
+// transpose is two unpack and two 128-bit shuffle stages, the 8 x 8 one unpack and two shuffle stages.
 #pragma once
 
 #include <immintrin.h>
@@ -19,7 +19,9 @@ struct F32x16 {
   __m512 all;
 
   static F32x16 load(const void* p) { return {_mm512_loadu_ps(p)}; }
-  static F32x16 load_f16(const void* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))}; }
+  static F32x16 load_f16(const void* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+  }
   static F32x16 load_bf16(const void* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
@@ -55,7 +57,9 @@ struct F32x16 {
   static F32x16 with_sign_of(F32x16 a, F32x16 b) {
     return {_mm512_or_ps(a.all, _mm512_and_ps(_mm512_set1_ps(-0.0f), b.all))};
   }
-  static F32x16 nearest(F32x16 a) { return {_mm512_roundscale_ps(a.all, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  static F32x16 nearest(F32x16 a) {
+    return {_mm512_roundscale_ps(a.all, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+  }
   static F32x16 scale_exponent(F32x16 p, F32x16 n) { return {_mm512_scalef_ps(p.all, n.all)}; }
   static F32x16 zero_where_less(F32x16 x, F32x16 bound, F32x16 value) {
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.all, bound.all, _CMP_NLT_UQ), value.all)};
@@ -90,7 +94,8 @@ struct F32x16 {
     }
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
-      const __m512 low_even = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88), low_odd = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xDD);
+      const __m512 low_even = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88),
+                   low_odd = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xDD);
       const __m512 high_even = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x88);
       const __m512 high_odd = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xDD);
       a[c] = _mm512_shuffle_f32x4(low_even, high_even, 0x88);
@@ -156,7 +161,8 @@ struct F64x8 {
     // a[2 g + c]: columns c, c + 2, c + 4, c + 6 of rows 2 g and 2 g + 1, one in each 128-bit quarter.
 #pragma GCC unroll 2
     for (int c = 0; c < 2; ++c) {
-      const __m512d low_even = _mm512_shuffle_f64x2(a[c], a[2 + c], 0x88), low_odd = _mm512_shuffle_f64x2(a[c], a[2 + c], 0xDD);
+      const __m512d low_even = _mm512_shuffle_f64x2(a[c], a[2 + c], 0x88),
+                    low_odd = _mm512_shuffle_f64x2(a[c], a[2 + c], 0xDD);
       const __m512d high_even = _mm512_shuffle_f64x2(a[4 + c], a[6 + c], 0x88);
       const __m512d high_odd = _mm512_shuffle_f64x2(a[4 + c], a[6 + c], 0xDD);
       out[c] = _mm512_shuffle_f64x2(low_even, high_even, 0x88);
