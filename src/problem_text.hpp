@@ -7,7 +7,7 @@
 // seed= lens=equal|longtail|a:b:c layout=bshd|bhsd splits= deterministic batch-invariant sm_margin= threads= kernel=GLOB
 // isa= cpu|cuda[=N]. Required: sq, d. Defaults: fwd b1 hq1 hkv=hq sk=sq dv=d, f32 on the CPU, bf16 on cuda.
 //
-// What the words mean where tessera_problem needs more: forward writes lse; bwd with sinks writes d_sinks; paged has
+// Words say nothing of lse: who wants it sets TESSERA_FLAG_LSE. Where tessera_problem needs more: bwd with sinks writes d_sinks; paged has
 // seqused_k and one page more than the lengths fill; lens gives sequence i the length min(len_i, sq) of q and
 // min(len_i, sk) of k (longtail: ceil(sq / (i + 1)), ceil(sk / (i + 1)), shuffled by the seed), as cu_seqlens where packed
 // and as seqused elsewhere; bias has q's dtype (f32 for e4m3); mask is u8 [batch, 1, seqlen_q, seqlen_k].

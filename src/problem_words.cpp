@@ -78,7 +78,6 @@ uint64_t resolve_flags(const ProblemWords& words) {
   const bool backward = words.pass == TESSERA_BACKWARD, lens = !words.extras.lens_word.empty(), paged = words.page_size > 0;
   uint64_t flags = 0;
   const auto set = [&](bool on, uint64_t flag) { flags |= on ? flag : 0; };
-  set(!backward, TESSERA_FLAG_LSE);
   set(words.d_lse, TESSERA_FLAG_D_LSE);
   set(words.alibi, TESSERA_FLAG_ALIBI);
   set(words.sinks, TESSERA_FLAG_SINKS);

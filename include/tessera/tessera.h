@@ -211,7 +211,8 @@ typedef struct tessera_plan tessera_plan; /* immutable; any number of threads ma
 /* Defaults: forward, CPU, f32, unbounded band, bottom-right, scale NaN, every count 0.
  * `size` is sizeof(tessera_problem). */
 TESSERA_API void tessera_problem_init(tessera_problem* problem, size_t size);
-/* Reads a problem line ("fwd bf16 b4 hq32 hkv8 sq4096 d128 causal cpu"). INVALID_ARGUMENT names the word. */
+/* Reads a problem line ("fwd bf16 b4 hq32 hkv8 sq4096 d128 causal cpu"). INVALID_ARGUMENT names the word.
+ * Words say nothing of lse: set TESSERA_FLAG_LSE to have it written. */
 TESSERA_API int tessera_problem_parse(const char* text, tessera_problem* problem, tessera_status* status);
 /* Writes the canonical line, zero-terminated within `capacity`; returns its length as snprintf does. */
 TESSERA_API size_t tessera_problem_format(const tessera_problem* problem, char* text, size_t capacity);
