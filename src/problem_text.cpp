@@ -92,7 +92,7 @@ int set_lens(Parser& p) {
 int set_bias(Parser& p) {
   for (const char* axes : {"bh", "b", "h", "1"}) {
     if (p.value == axes) {
-      p.words->extras.bias_axes = axes;
+      p.words->extras.bias_axes.assign(p.value);
       return TESSERA_OK;
     }
   }
