@@ -8,7 +8,8 @@ namespace {
 
 constexpr const char* kDtypes[] = {"f32", "f16", "bf16", "f64"};
 
-// Around tiles of 16, 64 and 128, head dims that are no multiple of a vector, more queries than keys, one key, one query.
+// Around tiles of 16, 64 and 128, head dims that are no multiple of a vector, more queries than keys, one key, one
+// query.
 constexpr const char* kShapes[] = {
     "b3 hq4 hkv2 sq65 sk70 d40 dv24", "b1 hq3 hkv1 sq1 sk130 d64",        "b2 hq2 sq33 sk257 d72",
     "b3 hq6 hkv2 sq17 sk17 d8 dv16",  "b1 hq2 hkv1 sq5 sk2 d64",          "b2 hq4 sq64 sk64 d128",

@@ -1,5 +1,5 @@
-// The shared list of problems: every part of the semantics, every dtype, every layout, odd shapes. Tests run each on every
-// row of the kernel lists.
+// The shared list of problems: every part of the semantics, every dtype, every layout, odd shapes. Tests run each on
+// every row of the kernel lists.
 #pragma once
 
 #include <string>

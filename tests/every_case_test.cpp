@@ -1,5 +1,5 @@
-// Every case on every row of the kernel lists, library and baselines: a row runs and is within the tolerance rule, or it
-// refuses with a reason.
+// Every case on every row of the kernel lists, library and baselines: a row runs and is within the tolerance rule, or
+// it refuses with a reason.
 #include <gtest/gtest.h>
 
 #include <cstdio>

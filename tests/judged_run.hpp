@@ -1,5 +1,5 @@
-// Runs one row of the kernel lists on operands made from a problem and judges what it wrote. Shared by the tests that go
-// over every case, every kernel and every property.
+// Runs one row of the kernel lists on operands made from a problem and judges what it wrote. Shared by the tests that
+// go over every case, every kernel and every property.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ struct RunResult {
 // Pins `kernel` (empty: the library chooses), poisons the outputs and the workspace, runs.
 RunResult run_pinned(const baselines::OperandSet& operands, const std::string& kernel);
 
-// run_pinned, then canaries, gaps and the tolerance rule; the first thing wrong, or "". A refusal gives "" and is told by
-// `result`. The judge's results are made once by judge().
+// run_pinned, then canaries, gaps and the tolerance rule; the first thing wrong, or "". A refusal gives "" and is told
+// by `result`. The judge's results are made once by judge().
 struct Judged {
   baselines::Results exact, naive;
 };
