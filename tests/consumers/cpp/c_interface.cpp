@@ -2,6 +2,8 @@
 #include <tessera/tessera.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <vector>
 
