@@ -58,6 +58,8 @@ extern const DecodeKernel kDecodePortable;
 #if defined(__x86_64__)
 extern const DecodeKernel kDecodeAvx2;
 extern const DecodeKernel kDecodeAvx512;
+#elif defined(__aarch64__)
+extern const DecodeKernel kDecodeNeon;
 #endif
 
 }  // namespace tessera::cpu

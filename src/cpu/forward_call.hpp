@@ -49,6 +49,8 @@ extern const ForwardKernel kForwardPortable;
 #if defined(__x86_64__)
 extern const ForwardKernel kForwardAvx2;
 extern const ForwardKernel kForwardAvx512;
+#elif defined(__aarch64__)
+extern const ForwardKernel kForwardNeon;
 #endif
 
 }  // namespace tessera::cpu

@@ -24,12 +24,15 @@ Refusal refuse_isa(const Problem& problem, const DeviceInfo& device, Isa isa) {
     if (device.isa < Isa::avx2 || device.isa == Isa::neon) return {"this CPU has no AVX2"};
     if (!device.has_f16c) return {"this CPU has no F16C"};
     if (capped) return {"isa= caps the instruction set below avx2"};
+  } else if (isa == Isa::neon) {
+    if (device.isa != Isa::neon) return {"this CPU has no NEON"};
+    if (problem.isa == TESSERA_ISA_PORTABLE) return {"isa= caps the instruction set below neon"};
   }
   return {};
 }
 
 constexpr const char* instructions_of(Isa isa) {
-  return isa == Isa::avx512 ? "avx512f+bw+dq+vl" : isa == Isa::avx2 ? "avx2+fma, f16c" : "compiler vectors of 16 bytes";
+  return isa == Isa::avx512 ? "avx512f+bw+dq+vl" : isa == Isa::avx2 ? "avx2+fma, f16c" : isa == Isa::neon ? "neon" : "compiler vectors of 16 bytes";
 }
 
 // The rows of one instruction set. kPercent is the measured share, of the FMA peak for forward and of the memory
@@ -72,12 +75,16 @@ constexpr core::KernelEntry kKernels[] = {
 #if defined(__x86_64__)
     entry<DecodeRow<Isa::avx512, kDecodeAvx512, 85>>("cpu.avx512.decode"),
     entry<DecodeRow<Isa::avx2, kDecodeAvx2, 80>>("cpu.avx2.decode"),
+#elif defined(__aarch64__)
+    entry<DecodeRow<Isa::neon, kDecodeNeon, 80>>("cpu.neon.decode"),
 #endif
     entry<DecodeRow<Isa::portable, kDecodePortable, 30>>("cpu.portable.decode"),
 #if defined(__x86_64__)
     amx::kForward,
     entry<ForwardRow<Isa::avx512, kForwardAvx512, 65>>("cpu.avx512.forward"),
     entry<ForwardRow<Isa::avx2, kForwardAvx2, 60>>("cpu.avx2.forward"),
+#elif defined(__aarch64__)
+    entry<ForwardRow<Isa::neon, kForwardNeon, 60>>("cpu.neon.forward"),
 #endif
     entry<ForwardRow<Isa::portable, kForwardPortable, 10>>("cpu.portable.forward"),
     amx::kForwardEmulated,
