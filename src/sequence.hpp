@@ -9,28 +9,30 @@
 namespace tessera::core {
 
 struct Sequence {
-  int64_t seqlen_q, seqlen_k;    // used lengths; keys counted from leftpad
-  int64_t rows_q;                // rows of o and lse that belong to the sequence; those past seqlen_q are written +0, -inf
-  int64_t q_batch, q_row;        // batch index and first row for q, o, dq, d_o operands
-  int64_t kv_batch, kv_row;      // the same for dense and packed k, v (kv_row includes leftpad)
-  int64_t rows_k;                // rows of k, v from kv_row on that belong to the sequence (dense, packed)
-  int64_t lse_row, lse_stride;   // lse element of (head, row): head * lse_stride + lse_row + row
-  const int32_t* pages;          // paged: this sequence's row of the page table; else null
-  int64_t leftpad;               // slots before key 0 in its cache row or page list
+  int64_t seqlen_q, seqlen_k;  // used lengths; keys counted from leftpad
+  int64_t rows_q;            // rows of o and lse that belong to the sequence; those past seqlen_q are written +0, -inf
+  int64_t q_batch, q_row;    // batch index and first row for q, o, dq, d_o operands
+  int64_t kv_batch, kv_row;  // the same for dense and packed k, v (kv_row includes leftpad)
+  int64_t rows_k;            // rows of k, v from kv_row on that belong to the sequence (dense, packed)
+  int64_t lse_row, lse_stride;  // lse element of (head, row): head * lse_stride + lse_row + row
+  const int32_t* pages;         // paged: this sequence's row of the page table; else null
+  int64_t leftpad;              // slots before key 0 in its cache row or page list
 };
 
 Sequence locate_sequence(const Problem& problem, const tessera_tensors& tensors, int64_t batch);
 
 // Offset in elements of key row j (before adding the head) of a k- or v-like operand.
 TESSERA_HD int64_t key_row_offset(const Problem& problem, const Sequence& sequence, const Operand& operand, int64_t j) {
-  if (sequence.pages == nullptr) return sequence.kv_batch * operand.batch_stride + (sequence.kv_row + j) * operand.row_stride;
+  if (sequence.pages == nullptr)
+    return sequence.kv_batch * operand.batch_stride + (sequence.kv_row + j) * operand.row_stride;
   const int64_t slot = sequence.leftpad + j;
-  return sequence.pages[slot / problem.page_size] * operand.batch_stride + (slot % problem.page_size) * operand.row_stride;
+  return sequence.pages[slot / problem.page_size] * operand.batch_stride +
+         (slot % problem.page_size) * operand.row_stride;
 }
 // Offset in a scale array of key row j's block, before adding the head: blocks are counted from the first row of the
 // page, the dense cache row or the packed sequence.
-TESSERA_HD int64_t key_scale_offset(const Problem& problem, const Sequence& sequence, int64_t batch, const ScaleOperand& scale,
-                                    int64_t j) {
+TESSERA_HD int64_t key_scale_offset(const Problem& problem, const Sequence& sequence, int64_t batch,
+                                    const ScaleOperand& scale, int64_t j) {
   const int64_t slot = sequence.leftpad + j;
   int64_t outer = sequence.kv_batch, row = slot;
   if (sequence.pages != nullptr) {

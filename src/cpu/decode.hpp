@@ -46,10 +46,15 @@ class DecodeRun {
 
  public:
   DecodeRun(const DecodeCall& call, const DecodeItem& item, std::byte* task, std::byte* partial)
-      : problem_(*call.problem), tensors_(*call.tensors), tiles_(call.tiles), item_(item),
+      : problem_(*call.problem),
+        tensors_(*call.tensors),
+        tiles_(call.tiles),
+        item_(item),
         band_(problem_.band(item.sequence.seqlen_q, item.sequence.seqlen_k)),
-        q_(reinterpret_cast<float*>(task + tiles_.q_at)), scores_(reinterpret_cast<float*>(task + tiles_.scores_at)),
-        bias_(reinterpret_cast<float*>(task + tiles_.bias_at)), scale_(reinterpret_cast<float*>(task + tiles_.scale_at)),
+        q_(reinterpret_cast<float*>(task + tiles_.q_at)),
+        scores_(reinterpret_cast<float*>(task + tiles_.scores_at)),
+        bias_(reinterpret_cast<float*>(task + tiles_.bias_at)),
+        scale_(reinterpret_cast<float*>(task + tiles_.scale_at)),
         address_(reinterpret_cast<const std::byte**>(task + tiles_.address_at)),
         header_(reinterpret_cast<PartialHeader*>(partial)),
         o_(reinterpret_cast<float*>(partial + (tiles_.rows * int64_t{sizeof(PartialHeader)} + 63) / 64 * 64)) {
@@ -90,9 +95,12 @@ class DecodeRun {
     for (int64_t r = 0; r < row_count_; ++r) {
       const core::Range own = rows_[r].keys;
       if (own.empty()) continue;
-      seen = seen.empty() ? own : core::Range{own.begin < seen.begin ? own.begin : seen.begin, own.end > seen.end ? own.end : seen.end};
+      seen = seen.empty() ? own
+                          : core::Range{own.begin < seen.begin ? own.begin : seen.begin,
+                                        own.end > seen.end ? own.end : seen.end};
     }
-    const core::Range both{seen.begin > within.begin ? seen.begin : within.begin, seen.end < within.end ? seen.end : within.end};
+    const core::Range both{seen.begin > within.begin ? seen.begin : within.begin,
+                           seen.end < within.end ? seen.end : within.end};
     return both.empty() ? core::Range{within.begin, within.begin} : both;
   }
   static core::Range block_at(int64_t begin, core::Range keys) {
@@ -105,7 +113,8 @@ class DecodeRun {
     for (int64_t r = item_.row_begin; r < item_.row_end && r < used; ++r) {
       const int64_t position = r / problem_.group;
       const int32_t head = item_.head_kv * problem_.group + static_cast<int32_t>(r % problem_.group);
-      const float slope = problem_.has(TESSERA_FLAG_ALIBI) ? tensors_.alibi_slopes[item_.batch * problem_.alibi_stride + head] : 0.0f;
+      const float slope =
+          problem_.has(TESSERA_FLAG_ALIBI) ? tensors_.alibi_slopes[item_.batch * problem_.alibi_stride + head] : 0.0f;
       rows_[row_count_++] = {band_.visible_keys(position), 0.0, -kInfinity<float>, slope, position, head};
     }
   }
@@ -121,7 +130,8 @@ class DecodeRun {
       for (int64_t r = 0; r < row_count_; ++r) {
         const RowState& row = rows_[r];
         const std::byte* from = base + (core::query_row_offset(item_.sequence, problem_.q, row.position) +
-                                        row.head * problem_.q.head_stride) * Query::kBytes;
+                                        row.head * problem_.q.head_stride) *
+                                           Query::kBytes;
         for (int64_t d = 0; d < problem_.head_dim_qk; d += kLanes)
           load_partial<V, Query>(from + d * Query::kBytes, problem_.head_dim_qk - d).store(q_ + r * padded + d);
       }
@@ -132,11 +142,15 @@ class DecodeRun {
   const std::byte** v_address(int64_t parity) const { return address_ + (2 + parity) * kDecodeBlock; }
 
   void locate(core::Range block, int64_t parity) {
-    const auto* k = static_cast<const std::byte*>(tensors_.k) + item_.head_kv * problem_.k.head_stride * Element::kBytes;
-    const auto* v = static_cast<const std::byte*>(tensors_.v) + item_.head_kv * problem_.v.head_stride * Element::kBytes;
+    const auto* k =
+        static_cast<const std::byte*>(tensors_.k) + item_.head_kv * problem_.k.head_stride * Element::kBytes;
+    const auto* v =
+        static_cast<const std::byte*>(tensors_.v) + item_.head_kv * problem_.v.head_stride * Element::kBytes;
     for (int64_t j = block.begin; j < block.end; ++j) {
-      k_address(parity)[j - block.begin] = k + core::key_row_offset(problem_, item_.sequence, problem_.k, j) * Element::kBytes;
-      v_address(parity)[j - block.begin] = v + core::key_row_offset(problem_, item_.sequence, problem_.v, j) * Element::kBytes;
+      k_address(parity)[j - block.begin] =
+          k + core::key_row_offset(problem_, item_.sequence, problem_.k, j) * Element::kBytes;
+      v_address(parity)[j - block.begin] =
+          v + core::key_row_offset(problem_, item_.sequence, problem_.v, j) * Element::kBytes;
     }
   }
   static void prefetch_row(const std::byte* row, int64_t bytes) {
@@ -147,7 +161,8 @@ class DecodeRun {
     const std::byte** keys = k_address(parity);
     const int64_t count = block.size(), row_bytes = problem_.head_dim_qk * Element::kBytes;
     for (int64_t j = 0; j < count; j += 4) {
-      for (int64_t ahead = j; ahead < j + 4 && ahead < next_keys; ++ahead) prefetch_row(k_address(parity ^ 1)[ahead], row_bytes);
+      for (int64_t ahead = j; ahead < j + 4 && ahead < next_keys; ++ahead)
+        prefetch_row(k_address(parity ^ 1)[ahead], row_bytes);
       // Past the last key the last one stands in; its scores are overwritten by the mask.
       const std::byte* four[4];
       for (int64_t c = 0; c < 4; ++c) four[c] = keys[j + c < count ? j + c : count - 1];
@@ -162,7 +177,8 @@ class DecodeRun {
     for (int c = 0; c < 4; c += kWidth) multiply_keys(four + c, q_ + r * tiles_.head_dim_qk_padded, sums + c);
     alignas(64) float reduced[kLanes];
     (reduce_lanes(sums) * V::broadcast(factor_)).store(reduced);
-    for (int64_t i = 0; i < kDecodeRows; ++i) std::memcpy(scores_ + (r + i) * kDecodeStride + j, reduced + 4 * i, 4 * sizeof(float));
+    for (int64_t i = 0; i < kDecodeRows; ++i)
+      std::memcpy(scores_ + (r + i) * kDecodeStride + j, reduced + 4 * i, 4 * sizeof(float));
   }
 
   // sums[4 * row + key] += q(row) * k(key), lane by lane, for kDecodeRows rows and kWidth keys.
@@ -211,7 +227,8 @@ class DecodeRun {
     for (int64_t r = 0; r < row_count_; ++r) {
       RowState& row = rows_[r];
       float* scores = scores_ + r * kDecodeStride;
-      const core::Range keep{row.keys.begin - block.begin, row.keys.end < block.end ? row.keys.end - block.begin : block.size()};
+      const core::Range keep{row.keys.begin - block.begin,
+                             row.keys.end < block.end ? row.keys.end - block.begin : block.size()};
       if (has_terms_) add_terms(row, block, keep, columns, scores);
       mask_row(scores, int64_t{0}, columns, keep.begin, keep.end);
       const float found = largest<V>(scores, 0, columns);
@@ -247,7 +264,8 @@ class DecodeRun {
         if (left >= kWidth * kLanes) {
           multiply_values<kWidth, true>(r, c, block.size(), v_address(parity));
         } else {
-          for (int64_t d = c; d < problem_.head_dim_v; d += kLanes) multiply_values<1, false>(r, d, block.size(), v_address(parity));
+          for (int64_t d = c; d < problem_.head_dim_v; d += kLanes)
+            multiply_values<1, false>(r, d, block.size(), v_address(parity));
         }
       }
     }
@@ -317,7 +335,8 @@ inline void with_cache_element(int32_t dtype, F&& f) {
   }
 }
 
-inline void decode_attend(const DecodeCall& call, const DecodeItem& item, int64_t split, std::byte* task, std::byte* partial) {
+inline void decode_attend(const DecodeCall& call, const DecodeItem& item, int64_t split, std::byte* task,
+                          std::byte* partial) {
   with_cache_element<F32x16>(call.problem->k.dtype, [&](auto element) {
     DecodeRun<F32x16, decltype(element)>(call, item, task, partial).attend(split);
   });

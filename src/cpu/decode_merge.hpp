@@ -17,16 +17,19 @@ struct PartialState {
 inline PartialState partial_state(const DecodeTiles& tiles, std::byte* partials, int64_t split, int64_t row) {
   std::byte* base = partials + split * tiles.partial_bytes;
   const int64_t headers = (tiles.rows * int64_t{sizeof(PartialHeader)} + 63) / 64 * 64;
-  return {reinterpret_cast<const PartialHeader*>(base) + row, reinterpret_cast<float*>(base + headers) + row * tiles.head_dim_v_padded};
+  return {reinterpret_cast<const PartialHeader*>(base) + row,
+          reinterpret_cast<float*>(base + headers) + row * tiles.head_dim_v_padded};
 }
 
-inline void store_decode_row(const DecodeCall& call, const DecodeItem& item, int64_t position, int32_t head, const float* o, double lse) {
+inline void store_decode_row(const DecodeCall& call, const DecodeItem& item, int64_t position, int32_t head,
+                             const float* o, double lse) {
   using V = F32x16;
   const core::Problem& problem = *call.problem;
   with_element<V>(problem.o.dtype, [&](auto element) {
     using Element = decltype(element);
-    std::byte* to = static_cast<std::byte*>(call.tensors->o) +
-                    (core::query_row_offset(item.sequence, problem.o, position) + head * problem.o.head_stride) * Element::kBytes;
+    std::byte* to =
+        static_cast<std::byte*>(call.tensors->o) +
+        (core::query_row_offset(item.sequence, problem.o, position) + head * problem.o.head_stride) * Element::kBytes;
     for (int64_t c = 0; c < problem.head_dim_v; c += V::kLanes)
       store_partial<V, Element>(V::load(o + c), to + c * Element::kBytes, problem.head_dim_v - c);
   });

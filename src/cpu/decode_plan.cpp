@@ -23,7 +23,8 @@ constexpr double kFlopsPerTask = 2e5;
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 int64_t splits_of(const Problem& problem, int64_t keys) {
-  const int64_t size = problem.num_splits > 0 ? core::split_size(std::max<int64_t>(keys, 1), problem.num_splits) : kDecodeSplit;
+  const int64_t size =
+      problem.num_splits > 0 ? core::split_size(std::max<int64_t>(keys, 1), problem.num_splits) : kDecodeSplit;
   return std::max<int64_t>(1, (keys + size - 1) / size);
 }
 
@@ -48,7 +49,8 @@ DecodeTiles make_tiles(const Problem& problem) {
   tiles.scale_at = take(kDecodeBlock * 4);
   tiles.address_at = take(4 * kDecodeBlock * int64_t{sizeof(void*)});
   tiles.task_bytes = round_up(at, 256);
-  tiles.partial_bytes = round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64) + tiles.rows * tiles.head_dim_v_padded * 4;
+  tiles.partial_bytes =
+      round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64) + tiles.rows * tiles.head_dim_v_padded * 4;
   return tiles;
 }
 
@@ -75,16 +77,19 @@ bool is_cache_dtype(int32_t dtype) {
 Refusal refuse_decode(const Problem& problem) {
   if (problem.pass != TESSERA_FORWARD) return {"runs the forward pass only", "pass", problem.pass};
   const int32_t dtype = problem.q.dtype;
-  if (dtype != TESSERA_F32 && dtype != TESSERA_F16 && dtype != TESSERA_BF16) return {"takes q in f32, f16 or bf16", "q.dtype", dtype};
+  if (dtype != TESSERA_F32 && dtype != TESSERA_F16 && dtype != TESSERA_BF16)
+    return {"takes q in f32, f16 or bf16", "q.dtype", dtype};
   if (!is_cache_dtype(problem.k.dtype)) return {"takes k in f32, f16, bf16 or int8", "k.dtype", problem.k.dtype};
   if (problem.v.dtype != problem.k.dtype) return {"takes v in k's dtype", "v.dtype", problem.v.dtype};
-  if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32) return {"writes o in q's dtype or f32", "o.dtype", problem.o.dtype};
+  if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32)
+    return {"writes o in q's dtype or f32", "o.dtype", problem.o.dtype};
   if (problem.has(TESSERA_FLAG_V_MEAN)) return {"takes no v_mean", nullptr, 0};
   if (problem.head_dim_qk > 576) return {"head_dim_qk above 576", "head_dim_qk", problem.head_dim_qk};
   if (problem.head_dim_v > 512) return {"head_dim_v above 512", "head_dim_v", problem.head_dim_v};
   // Quantised caches have no other row: they stay here whatever the number of queries.
   const int64_t rows = problem.seqlen_q * problem.group;
-  if (problem.k.dtype == dtype && rows > kMaxDecodeRows) return {"seqlen_q * group above 128", "seqlen_q * group", rows};
+  if (problem.k.dtype == dtype && rows > kMaxDecodeRows)
+    return {"seqlen_q * group above 128", "seqlen_q * group", rows};
   return {};
 }
 
@@ -99,8 +104,10 @@ Launch configure_decode(const Problem& problem, const DeviceInfo& device, double
   launch.tile_n = static_cast<int32_t>(kDecodeBlock);
   launch.num_splits = static_cast<int32_t>(tiles.splits);
   launch.threads = static_cast<int32_t>(std::max<int64_t>(1, std::min({available, items * tiles.splits, worth})));
-  launch.workspace_bytes = round_up(launch.threads * tiles.task_bytes + items * tiles.splits * tiles.partial_bytes, 256);
-  launch.schedule = problem.num_splits > 0 ? "splits as asked, merged in order" : "splits of 1024 keys, merged in order";
+  launch.workspace_bytes =
+      round_up(launch.threads * tiles.task_bytes + items * tiles.splits * tiles.partial_bytes, 256);
+  launch.schedule =
+      problem.num_splits > 0 ? "splits as asked, merged in order" : "splits of 1024 keys, merged in order";
   const double share = std::min(1.0, double(launch.threads) / std::max(device.units, 1));
   launch.seconds = std::max(work.bytes / std::max(device.bandwidth * efficiency * share, 1.0),
                             work.flops / std::max(device.peak_f32 * 0.3 * share, 1.0));

@@ -32,7 +32,10 @@ Refusal refuse_isa(const Problem& problem, const DeviceInfo& device, Isa isa) {
 }
 
 constexpr const char* instructions_of(Isa isa) {
-  return isa == Isa::avx512 ? "avx512f+bw+dq+vl" : isa == Isa::avx2 ? "avx2+fma, f16c" : isa == Isa::neon ? "neon" : "compiler vectors of 16 bytes";
+  return isa == Isa::avx512 ? "avx512f+bw+dq+vl"
+         : isa == Isa::avx2 ? "avx2+fma, f16c"
+         : isa == Isa::neon ? "neon"
+                            : "compiler vectors of 16 bytes";
 }
 
 // The rows of one instruction set. kPercent is the measured share, of the FMA peak for forward and of the memory

@@ -47,7 +47,8 @@ struct F32x16 {
     for (int i = 0; i < 4; ++i) vst1q_f32(static_cast<float*>(p) + 4 * i, quarter[i]);
   }
   void store_f16(void* p) const {
-    for (int i = 0; i < 4; ++i) vst1_u16(static_cast<uint16_t*>(p) + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(quarter[i])));
+    for (int i = 0; i < 4; ++i)
+      vst1_u16(static_cast<uint16_t*>(p) + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(quarter[i])));
   }
   // As vec_avx2.hpp's: nearest even by integers, NaN stays NaN.
   void store_bf16(void* p) const {
@@ -77,10 +78,12 @@ struct F32x16 {
     return map_quarters<F32x16>([&](int i) { return vfmaq_f32(c.quarter[i], a.quarter[i], b.quarter[i]); });
   }
   static F32x16 max(F32x16 a, F32x16 b) {
-    return map_quarters<F32x16>([&](int i) { return vbslq_f32(vcgtq_f32(a.quarter[i], b.quarter[i]), a.quarter[i], b.quarter[i]); });
+    return map_quarters<F32x16>(
+        [&](int i) { return vbslq_f32(vcgtq_f32(a.quarter[i], b.quarter[i]), a.quarter[i], b.quarter[i]); });
   }
   static F32x16 where_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
-    return map_quarters<F32x16>([&](int i) { return vbslq_f32(vcltq_f32(a.quarter[i], b.quarter[i]), x.quarter[i], y.quarter[i]); });
+    return map_quarters<F32x16>(
+        [&](int i) { return vbslq_f32(vcltq_f32(a.quarter[i], b.quarter[i]), x.quarter[i], y.quarter[i]); });
   }
   static F32x16 abs(F32x16 a) {
     return map_quarters<F32x16>([&](int i) { return vabsq_f32(a.quarter[i]); });
@@ -100,7 +103,8 @@ struct F32x16 {
   }
   static F32x16 zero_where_less(F32x16 x, F32x16 bound, F32x16 value) {
     return map_quarters<F32x16>([&](int i) {
-      return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value.quarter[i]), vcltq_f32(x.quarter[i], bound.quarter[i])));
+      return vreinterpretq_f32_u32(
+          vbicq_u32(vreinterpretq_u32_f32(value.quarter[i]), vcltq_f32(x.quarter[i], bound.quarter[i])));
     });
   }
   static float reduce_max(F32x16 a) {
@@ -167,16 +171,19 @@ struct F64x8 {
     return map_quarters<F64x8>([&](int i) { return vfmaq_f64(c.quarter[i], a.quarter[i], b.quarter[i]); });
   }
   static F64x8 max(F64x8 a, F64x8 b) {
-    return map_quarters<F64x8>([&](int i) { return vbslq_f64(vcgtq_f64(a.quarter[i], b.quarter[i]), a.quarter[i], b.quarter[i]); });
+    return map_quarters<F64x8>(
+        [&](int i) { return vbslq_f64(vcgtq_f64(a.quarter[i], b.quarter[i]), a.quarter[i], b.quarter[i]); });
   }
   static F64x8 where_less(F64x8 a, F64x8 b, F64x8 x, F64x8 y) {
-    return map_quarters<F64x8>([&](int i) { return vbslq_f64(vcltq_f64(a.quarter[i], b.quarter[i]), x.quarter[i], y.quarter[i]); });
+    return map_quarters<F64x8>(
+        [&](int i) { return vbslq_f64(vcltq_f64(a.quarter[i], b.quarter[i]), x.quarter[i], y.quarter[i]); });
   }
   static F64x8 abs(F64x8 a) {
     return map_quarters<F64x8>([&](int i) { return vabsq_f64(a.quarter[i]); });
   }
   static F64x8 with_sign_of(F64x8 a, F64x8 b) {
-    return map_quarters<F64x8>([&](int i) { return vbslq_f64(vdupq_n_u64(uint64_t{1} << 63), b.quarter[i], a.quarter[i]); });
+    return map_quarters<F64x8>(
+        [&](int i) { return vbslq_f64(vdupq_n_u64(uint64_t{1} << 63), b.quarter[i], a.quarter[i]); });
   }
   static F64x8 nearest(F64x8 a) {
     return map_quarters<F64x8>([&](int i) { return vrndnq_f64(a.quarter[i]); });
@@ -189,7 +196,8 @@ struct F64x8 {
   }
   static F64x8 zero_where_less(F64x8 x, F64x8 bound, F64x8 value) {
     return map_quarters<F64x8>([&](int i) {
-      return vreinterpretq_f64_u64(vbicq_u64(vreinterpretq_u64_f64(value.quarter[i]), vcltq_f64(x.quarter[i], bound.quarter[i])));
+      return vreinterpretq_f64_u64(
+          vbicq_u64(vreinterpretq_u64_f64(value.quarter[i]), vcltq_f64(x.quarter[i], bound.quarter[i])));
     });
   }
   static double reduce_max(F64x8 a) {
@@ -206,7 +214,8 @@ struct F64x8 {
     for (int r = 0; r < 8; r += 2) {
       for (int q = 0; q < 4 && 2 * q < columns; ++q) {
         vst1q_f64(to + 2 * q * stride + r, vzip1q_f64(rows[r].quarter[q], rows[r + 1].quarter[q]));
-        if (2 * q + 1 < columns) vst1q_f64(to + (2 * q + 1) * stride + r, vzip2q_f64(rows[r].quarter[q], rows[r + 1].quarter[q]));
+        if (2 * q + 1 < columns)
+          vst1q_f64(to + (2 * q + 1) * stride + r, vzip2q_f64(rows[r].quarter[q], rows[r + 1].quarter[q]));
       }
     }
   }

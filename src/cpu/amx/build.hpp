@@ -9,9 +9,9 @@ namespace tessera::cpu::TESSERA_CPU_ISA {
 template <class Tiles>
 void run_item(const amx::Item& item, std::byte* memory) {
   const core::Problem& problem = *item.problem;
-  const ItemContext context{&problem,      item.tensors, item.shape,
-                            item.sequence, problem.band(item.sequence.seqlen_q, item.sequence.seqlen_k),
-                            item.batch,    item.head_kv};
+  const ItemContext context{
+      &problem,   item.tensors, item.shape, item.sequence, problem.band(item.sequence.seqlen_q, item.sequence.seqlen_k),
+      item.batch, item.head_kv};
   if (item.shape->parts == 1)
     ForwardTask<1, Tiles, F32x16>(context, memory).run(item.unit_begin, item.unit_end);
   else

@@ -50,7 +50,8 @@ struct Unit {
 template <int kParts, class Tiles, class V>
 class ForwardTask {
  public:
-  ForwardTask(const ItemContext& context, std::byte* memory) : context_(context), shape_(*context.shape), memory_(memory, shape_) {}
+  ForwardTask(const ItemContext& context, std::byte* memory)
+      : context_(context), shape_(*context.shape), memory_(memory, shape_) {}
 
   // Units [unit_begin, unit_end) of the item's (batch, kv head).
   void run(int64_t unit_begin, int64_t unit_end) {
@@ -98,7 +99,8 @@ class ForwardTask {
       unit.statistics.row_sum[i] = 0;
     }
     // Rows past the used length are masked as a whole: such a unit has no plain steps.
-    if (unit.row + kUnitRows > sequence.seqlen_q) unit.steps.unmasked_begin = unit.steps.unmasked_end = unit.steps.begin;
+    if (unit.row + kUnitRows > sequence.seqlen_q)
+      unit.steps.unmasked_begin = unit.steps.unmasked_end = unit.steps.begin;
     const uint16_t* base = static_cast<const uint16_t*>(context_.tensors->q) + unit.head * problem.q.head_stride;
     for (int half = 0; half < 2; ++half) {
       const uint16_t* rows[16];
@@ -119,7 +121,8 @@ class ForwardTask {
     if (problem.has(TESSERA_FLAG_BIAS)) {
       options.bias = &problem.bias;
       options.bias_base = static_cast<const char*>(context_.tensors->bias) +
-                          (context_.batch * problem.bias.stride[0] + head * problem.bias.stride[1]) * core::dtype_bytes(problem.bias.dtype);
+                          (context_.batch * problem.bias.stride[0] + head * problem.bias.stride[1]) *
+                              core::dtype_bytes(problem.bias.dtype);
     }
     options.keys = context_.sequence.seqlen_k;
     options.transforms = problem.softcap > 0 || options.bias != nullptr || options.slope != 0 || problem.scale < 0;
@@ -136,14 +139,16 @@ class ForwardTask {
       const int64_t key = chunk * kChunkKeys + j;
       const bool exists = key < sequence.seqlen_k;
       const uint16_t* row = exists ? k + core::key_row_offset(problem, sequence, problem.k, key) : nullptr;
-      pack_key<kParts, V>(row, exists ? problem.head_dim_qk : 0, shape_.qk_padded, j, kChunkKeys, memory_.scratch, memory_.k);
+      pack_key<kParts, V>(row, exists ? problem.head_dim_qk : 0, shape_.qk_padded, j, kChunkKeys, memory_.scratch,
+                          memory_.k);
     }
     for (int64_t block = 0; block < kChunkKeys / 32; ++block) {
       for (int64_t j = 0; j < 32; ++j) {
         const int64_t key = chunk * kChunkKeys + block * 32 + j;
         const bool exists = key < sequence.seqlen_k;
         const uint16_t* row = exists ? v + core::key_row_offset(problem, sequence, problem.v, key) : nullptr;
-        load_row<kParts, V>(row, exists ? problem.head_dim_v : 0, shape_.v_padded, memory_.scratch + j * kParts * shape_.v_padded);
+        load_row<kParts, V>(row, exists ? problem.head_dim_v : 0, shape_.v_padded,
+                            memory_.scratch + j * kParts * shape_.v_padded);
       }
       pack_values<kParts, V>(memory_.scratch, shape_.v_padded, block, kChunkKeys, memory_.v);
     }
@@ -160,8 +165,8 @@ class ForwardTask {
       float* next = memory_.scores[(step - first + 1) & 1];
       V maximum[2], row_max[2];
       const bool masked = step < unit.steps.unmasked_begin || step >= unit.steps.unmasked_end;
-      const float factor = step_maximum<V>(scores, unit.options, masked ? &unit.bounds : nullptr, step * kStepKeys, unit.row,
-                                           unit.rows, context_.band.diagonal(unit.row), maximum);
+      const float factor = step_maximum<V>(scores, unit.options, masked ? &unit.bounds : nullptr, step * kStepKeys,
+                                           unit.row, unit.rows, context_.band.diagonal(unit.row), maximum);
       raise_maximum(unit, maximum, row_max);
       if (step + 1 < last) score_products(unit, step + 1 - base, next);
       probabilities(unit, scores, factor, row_max);
@@ -175,7 +180,8 @@ class ForwardTask {
     const int64_t depth = shape_.qk_padded / 32;
     const Columns q{unit.q, depth * 2 * kTileElements};
     const auto stripe = [&](int64_t block) {
-      return Stripe{memory_.k + (step * kBlocks + block) * depth * kTileElements, kChunkKeys / 16 * depth * kTileElements, kTileElements};
+      return Stripe{memory_.k + (step * kBlocks + block) * depth * kTileElements,
+                    kChunkKeys / 16 * depth * kTileElements, kTileElements};
     };
     for (int64_t block = 0; block < kBlocks; block += 2) {
       zero_stripe<0>(tiles_);
@@ -240,7 +246,8 @@ class ForwardTask {
     const int64_t blocks = shape_.v_padded / 16;
     const Columns p{memory_.p, kDepth * 2 * kTileElements};
     const auto stripe = [&](int64_t block) {
-      return Stripe{memory_.v + (block * kChunkDepth + step * kDepth) * kTileElements, blocks * kChunkDepth * kTileElements, kTileElements};
+      return Stripe{memory_.v + (block * kChunkDepth + step * kDepth) * kTileElements,
+                    blocks * kChunkDepth * kTileElements, kTileElements};
     };
     constexpr int64_t kStripe = 16 * kUnitRows;
     for (int64_t block = 0; block < blocks; block += 2) {
@@ -269,7 +276,8 @@ class ForwardTask {
       const float lse = used ? core::merge_lse(own, sink) : -kInfinity;
       weight[i] = unit.statistics.row_sum[i] == 0 ? 0.0f : core::merge_weight(own, lse) / unit.statistics.row_sum[i];
       if (problem.has(TESSERA_FLAG_LSE) && i < unit.rows)
-        static_cast<float*>(context_.tensors->lse)[unit.head * sequence.lse_stride + sequence.lse_row + unit.row + i] = lse;
+        static_cast<float*>(context_.tensors->lse)[unit.head * sequence.lse_stride + sequence.lse_row + unit.row + i] =
+            lse;
     }
     write_rows(unit, weight);
   }
@@ -287,11 +295,14 @@ class ForwardTask {
         const int64_t columns = problem.head_dim_v - c < 16 ? problem.head_dim_v - c : 16;
         for (int64_t r = 0; r < 16 && 16 * half + r < unit.rows; ++r) {
           const int64_t row = unit.row + 16 * half + r;
-          std::byte* to = static_cast<std::byte*>(context_.tensors->o) +
-                          (core::query_row_offset(context_.sequence, problem.o, row) + unit.head * problem.o.head_stride + c) * bytes;
+          std::byte* to =
+              static_cast<std::byte*>(context_.tensors->o) +
+              (core::query_row_offset(context_.sequence, problem.o, row) + unit.head * problem.o.head_stride + c) *
+                  bytes;
           // A row without keys has weight 0, but its O may hold 0 * NaN of a masked value's tile.
           V value = weight[16 * half + r] == 0 ? V::zero() : V::load(block[r]);
-          with_element<V>(problem.o.dtype, [&](auto element) { store_partial<V, decltype(element)>(value, to, columns); });
+          with_element<V>(problem.o.dtype,
+                          [&](auto element) { store_partial<V, decltype(element)>(value, to, columns); });
         }
       }
     }

@@ -72,8 +72,8 @@ inline void pack_queries(const uint16_t* const (&rows)[16], int64_t dim, int64_t
 
 // Packs one key row into row `key` of the chunk's K tiles [part][key block][dim block].
 template <int kParts, class V>
-inline void pack_key(const uint16_t* source, int64_t dim, int64_t padded, int64_t key, int64_t chunk_keys, uint16_t* scratch,
-                     uint16_t* tiles) {
+inline void pack_key(const uint16_t* source, int64_t dim, int64_t padded, int64_t key, int64_t chunk_keys,
+                     uint16_t* scratch, uint16_t* tiles) {
   load_row<kParts, V>(source, dim, padded, scratch);
   const int64_t blocks = padded / 32, key_blocks = chunk_keys / 16;
   for (int part = 0; part < kParts; ++part)
@@ -86,7 +86,8 @@ inline void pack_key(const uint16_t* source, int64_t dim, int64_t padded, int64_
 // Packs 32 value rows, `scratch` [32][part][padded] as load_row left them, into the chunk's V^T tiles
 // [part][dim block][key block].
 template <int kParts, class V>
-inline void pack_values(const uint16_t* scratch, int64_t padded, int64_t key_block, int64_t chunk_keys, uint16_t* tiles) {
+inline void pack_values(const uint16_t* scratch, int64_t padded, int64_t key_block, int64_t chunk_keys,
+                        uint16_t* tiles) {
   const int64_t blocks = padded / 16, key_blocks = chunk_keys / 32, row_elements = kParts * padded;
   alignas(64) uint32_t pairs[16][16];
   for (int part = 0; part < kParts; ++part)

@@ -23,7 +23,8 @@ constexpr int64_t kLeastQueries = 16;
 Refusal refuse_problem(const Problem& problem) {
   if (problem.pass != TESSERA_FORWARD) return {"forward only"};
   if (problem.q.dtype != TESSERA_BF16 && problem.q.dtype != TESSERA_F16) return {"bf16 and f16 only"};
-  if (problem.k.dtype != problem.q.dtype || problem.v.dtype != problem.q.dtype) return {"quantised k and v are for other rows"};
+  if (problem.k.dtype != problem.q.dtype || problem.v.dtype != problem.q.dtype)
+    return {"quantised k and v are for other rows"};
   if (problem.num_splits > 1) return {"splits are for the vector rows", "splits", problem.num_splits};
   return {};
 }
@@ -52,10 +53,10 @@ Launch configure_with(const Problem& problem, const DeviceInfo& device, const ch
   launch.schedule = "32-row units share packed chunks of 256 keys";
   launch.instructions = instructions;
   const double share = problem.q.dtype == TESSERA_F16 ? efficiency / 3 : efficiency;
-  launch.seconds = core::count_work(problem).flops / (device.peak_16bit * share * launch.threads / std::max(1, device.units));
+  launch.seconds =
+      core::count_work(problem).flops / (device.peak_16bit * share * launch.threads / std::max(1, device.units));
   return launch;
 }
-
 
 int run_with(const Kernel& kernel, const core::Plan& plan, const core::RunContext& context) {
   const Problem& problem = plan.problem;
@@ -72,8 +73,14 @@ int run_with(const Kernel& kernel, const core::Plan& plan, const core::RunContex
       // Last rows first: under a causal mask they are the longest.
       const int64_t block = blocks - 1 - item / (problem.batch * problem.heads_kv);
       const int64_t pair = item % (problem.batch * problem.heads_kv);
-      Item work{&problem, context.tensors, &shape, core::locate_sequence(problem, *context.tensors, pair / problem.heads_kv),
-                pair / problem.heads_kv, block * units, 0, static_cast<int32_t>(pair % problem.heads_kv)};
+      Item work{&problem,
+                context.tensors,
+                &shape,
+                core::locate_sequence(problem, *context.tensors, pair / problem.heads_kv),
+                pair / problem.heads_kv,
+                block * units,
+                0,
+                static_cast<int32_t>(pair % problem.heads_kv)};
       const int64_t own = (work.sequence.rows_q + kUnit - 1) / kUnit * problem.group;
       work.unit_end = std::min(own, work.unit_begin + units);
       if (work.unit_begin < work.unit_end) kernel.item(work, memory);
@@ -88,8 +95,10 @@ int run_with(const Kernel& kernel, const core::Plan& plan, const core::RunContex
 
 Refusal refuse_native(const Problem& problem, const DeviceInfo& device) {
   if (!device.has_amx_bf16 || device.isa < core::Isa::amx) return {"no AMX on this CPU, or its use is not permitted"};
-  if (problem.isa != TESSERA_ISA_AUTO && problem.isa != TESSERA_ISA_AMX) return {"isa= caps the instruction set below amx"};
-  if (problem.seqlen_q < kLeastQueries) return {"fewer than 16 queries leave its tiles empty", "seqlen_q", problem.seqlen_q};
+  if (problem.isa != TESSERA_ISA_AUTO && problem.isa != TESSERA_ISA_AMX)
+    return {"isa= caps the instruction set below amx"};
+  if (problem.seqlen_q < kLeastQueries)
+    return {"fewer than 16 queries leave its tiles empty", "seqlen_q", problem.seqlen_q};
   return refuse_problem(problem);
 }
 

@@ -25,10 +25,10 @@ struct UnitStatistics {
 
 // What the scores of one unit need besides the products.
 struct ScoreOptions {
-  float factor;        // scale * log2(e); scale alone where `transforms`
-  bool transforms;     // softcap, bias, ALiBi or a negative scale: scores are rewritten before the maximum is taken
+  float factor;     // scale * log2(e); scale alone where `transforms`
+  bool transforms;  // softcap, bias, ALiBi or a negative scale: scores are rewritten before the maximum is taken
   float softcap, slope;
-  int64_t keys;        // the sequence's
+  int64_t keys;                   // the sequence's
   const core::BiasOperand* bias;  // null: none
   const char* bias_base;          // element (batch, head, 0, 0)
 };
@@ -57,22 +57,28 @@ inline LaneBounds<V> lane_bounds(const RowBounds& rows, int64_t step_begin) {
 
 inline float bias_element(const core::BiasOperand& bias, const char* base, int64_t index) {
   switch (bias.dtype) {
-    case TESSERA_U8: return reinterpret_cast<const uint8_t*>(base)[index] != 0 ? 0.0f : -kInfinity;
-    case TESSERA_F32: return reinterpret_cast<const float*>(base)[index];
-    case TESSERA_F16: return float_from_f16(reinterpret_cast<const uint16_t*>(base)[index]);
-    default: return float_from_bf16(reinterpret_cast<const uint16_t*>(base)[index]);
+    case TESSERA_U8:
+      return reinterpret_cast<const uint8_t*>(base)[index] != 0 ? 0.0f : -kInfinity;
+    case TESSERA_F32:
+      return reinterpret_cast<const float*>(base)[index];
+    case TESSERA_F16:
+      return float_from_f16(reinterpret_cast<const uint16_t*>(base)[index]);
+    default:
+      return float_from_bf16(reinterpret_cast<const uint16_t*>(base)[index]);
   }
 }
 
 // Softcap, bias and ALiBi of one key over 16 rows; base e in, base 2 out. `bias_rows` is element (row 0 of the lanes, 0).
 template <class V>
-inline V transform_scores(V scores, const ScoreOptions& options, int64_t row, int64_t rows, int64_t diagonal, int64_t key) {
+inline V transform_scores(V scores, const ScoreOptions& options, int64_t row, int64_t rows, int64_t diagonal,
+                          int64_t key) {
   V x = scores * V::broadcast(options.factor);
   if (options.softcap > 0) x = V::broadcast(options.softcap) * tanh(x / V::broadcast(options.softcap));
   alignas(64) float extra[16] = {};
   if (options.bias != nullptr)
     for (int64_t i = 0; i < rows; ++i)
-      extra[i] = bias_element(*options.bias, options.bias_base, (row + i) * options.bias->stride[2] + key * options.bias->stride[3]);
+      extra[i] = bias_element(*options.bias, options.bias_base,
+                              (row + i) * options.bias->stride[2] + key * options.bias->stride[3]);
   if (options.slope != 0)
     for (int64_t i = 0; i < 16; ++i) extra[i] += core::alibi_bias(options.slope, diagonal + i, key);
   return (x + V::load(extra)) * V::broadcast(float(core::kLog2E));
@@ -81,8 +87,8 @@ inline V transform_scores(V scores, const ScoreOptions& options, int64_t row, in
 // Takes the maximum of each row over the step's scores, in base 2, after rewriting them where options or the mask ask for
 // it; returns the factor that the probabilities still have to apply.
 template <class V>
-inline float step_maximum(float* scores, const ScoreOptions& options, const RowBounds* mask, int64_t step_begin, int64_t row,
-                          int64_t rows, int64_t diagonal, V (&maximum)[2]) {
+inline float step_maximum(float* scores, const ScoreOptions& options, const RowBounds* mask, int64_t step_begin,
+                          int64_t row, int64_t rows, int64_t diagonal, V (&maximum)[2]) {
   const V minus_infinity = V::broadcast(-kInfinity);
   maximum[0] = maximum[1] = minus_infinity;
   if (mask == nullptr && !options.transforms) {
@@ -101,9 +107,10 @@ inline float step_maximum(float* scores, const ScoreOptions& options, const RowB
       const int64_t first = row + 16 * half;
       const int64_t lanes = rows - 16 * half < 0 ? 0 : rows - 16 * half > 16 ? 16 : rows - 16 * half;
       // Keys past the sequence may lie behind the bias: it is not read there.
-      V x = options.transforms ? transform_scores(V::load(at), options, first, step_begin + j < options.keys ? lanes : 0,
-                                                  diagonal + 16 * half, step_begin + j)
-                               : V::load(at) * V::broadcast(options.factor);
+      V x = options.transforms
+                ? transform_scores(V::load(at), options, first, step_begin + j < options.keys ? lanes : 0,
+                                   diagonal + 16 * half, step_begin + j)
+                : V::load(at) * V::broadcast(options.factor);
       if (mask != nullptr) {
         x = V::where_less(key, bounds.end[half], x, minus_infinity);
         x = V::where_less(key, bounds.begin[half], minus_infinity, x);

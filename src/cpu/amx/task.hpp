@@ -39,7 +39,8 @@ inline Shape make_shape(const core::Problem& problem, int64_t units) {
   shape.v_bytes = shape.parts * kChunkKeys * shape.v_padded * 2;
   shape.unit_bytes = shape.q_elements * 2 + shape.o_elements * 4 + 2 * kUnit * 4;
   shape.task_bytes = round_up(shape.scores_bytes + shape.p_bytes + shape.scratch_bytes + shape.k_bytes + shape.v_bytes +
-                                  units * shape.unit_bytes, 256);
+                                  units * shape.unit_bytes,
+                              256);
   return shape;
 }
 

@@ -32,8 +32,7 @@ class EmulatedTiles {
   }
   template <int T>
   void store(void* base, int64_t stride_bytes) const {
-    for (int r = 0; r < kTileRows; ++r)
-      std::memcpy(static_cast<char*>(base) + r * stride_bytes, registers_[T][r], 64);
+    for (int r = 0; r < kTileRows; ++r) std::memcpy(static_cast<char*>(base) + r * stride_bytes, registers_[T][r], 64);
   }
   template <int C, int A, int B>
   void dp_bf16() {
