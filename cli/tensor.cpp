@@ -51,14 +51,13 @@ std::string_view tensor_dtype(int32_t dtype) {
 }
 
 bool checked_bytes(const std::vector<int64_t>& shape, size_t element, size_t* bytes) {
+  *bytes = 0;
+  if (std::any_of(shape.begin(), shape.end(), [](int64_t extent) { return extent < 0; })) return false;
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;  // whatever the other extents are
   int64_t product = static_cast<int64_t>(element);
-  bool zero = false;
-  for (const int64_t extent : shape) {
-    if (extent < 0) return false;
-    zero = zero || extent == 0;
-    if (extent != 0 && __builtin_mul_overflow(product, extent, &product)) return false;
-  }
-  *bytes = zero ? 0 : static_cast<size_t>(product);
+  for (const int64_t extent : shape)
+    if (__builtin_mul_overflow(product, extent, &product)) return false;
+  *bytes = static_cast<size_t>(product);
   return true;
 }
 
