@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "cpu/float_mode.hpp"
 #include "cpu/thread_pool.hpp"
 #include "status.hpp"
 
@@ -123,7 +122,6 @@ int run_decode(const core::Plan& plan, const core::RunContext& context, const De
   const auto partial_at = [&](int64_t item) { return partials + item * splits * call.tiles.partial_bytes; };
   std::atomic<int64_t> next{0}, merged{0};
   auto attend = [&](int64_t task) {
-    const DefaultFloatMode mode;
     for (int64_t unit; (unit = next.fetch_add(1, std::memory_order_relaxed)) < items * splits;) {
       const int64_t number = unit / (splits * heads) * heads + unit % heads, split = unit / heads % splits;
       const DecodeItem item = make_item(call, number);
@@ -136,7 +134,6 @@ int run_decode(const core::Plan& plan, const core::RunContext& context, const De
   parallel_tasks(*context.executor, threads, attend);
   if (splits > 1) {
     auto finish = [&](int64_t) {
-      const DefaultFloatMode mode;
       for (int64_t number; (number = merged.fetch_add(1, std::memory_order_relaxed)) < items;) {
         kernel.finish(call, make_item(call, number), partial_at(number));
       }

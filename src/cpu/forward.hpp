@@ -6,8 +6,8 @@
 //   normalise, merge splits, merge the sink, store o and lse
 //
 // Nothing of size seqlen_q x seqlen_k exists: a strip's scores, kRows x 256, stay in L1, the block's Q, O and the
-// packed chunk in L2. FLOPs 2 * rows * keys * (head_dim_qk + head_dim_v); bound by FMA: K and V are read from memory once a
-// block. Source: Dao, FlashAttention-2, algorithm 1, with the loops ordered for a cache instead of a grid.
+// packed chunk in L2. FLOPs 2 * rows * keys * (head_dim_qk + head_dim_v); bound by FMA: K and V are read from memory once
+// a block. Source: Dao, FlashAttention-2, algorithm 1, with the loops ordered for a cache instead of a grid.
 // Invariants: chunk boundaries depend on the split alone and a row's arithmetic on its own scores alone, so a result
 // does not depend on threads, block size or batch mates; bytes outside of a sequence's lengths are never read.
 #pragma once

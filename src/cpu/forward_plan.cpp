@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "cpu/float_mode.hpp"
 #include "cpu/thread_pool.hpp"
 #include "status.hpp"
 
@@ -158,7 +157,6 @@ int run_forward(const Plan& plan, const core::RunContext& context, const Forward
   const auto run_block = problem.q.dtype == TESSERA_F64 ? kernel.block_f64 : kernel.block_f32;
   std::atomic<int64_t> next{0};
   auto task = [&](int64_t index) {
-    const DefaultFloatMode mode;
     std::byte* workspace = context.workspace + index * call.tiles.task_bytes;
     for (int64_t number = next.fetch_add(1, std::memory_order_relaxed); number < counts.total;
          number = next.fetch_add(1, std::memory_order_relaxed)) {

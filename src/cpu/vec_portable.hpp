@@ -119,10 +119,18 @@ struct F32x16 : PortableVector<F32x16, float, FloatQuarter, IntQuarter> {
       return select(IntQuarter(p.quarter[i] == p.quarter[i]), scaled, p.quarter[i]);
     });
   }
-  static F32x16 load_f16(const void* p) { return load_16bit(p, float_from_f16); }
-  static F32x16 load_bf16(const void* p) { return load_16bit(p, float_from_bf16); }
-  void store_f16(void* p) const { store_16bit(p, f16_from_float); }
-  void store_bf16(void* p) const { store_16bit(p, bf16_from_float); }
+  static F32x16 load_f16(const void* p) {
+    return load_16bit(p, [](uint16_t h) { return float_from_f16(h); });
+  }
+  static F32x16 load_bf16(const void* p) {
+    return load_16bit(p, [](uint16_t h) { return float_from_bf16(h); });
+  }
+  void store_f16(void* p) const {
+    store_16bit(p, [](float x) { return f16_from_float(x); });
+  }
+  void store_bf16(void* p) const {
+    store_16bit(p, [](float x) { return bf16_from_float(x); });
+  }
 
  private:
   template <class F>

@@ -5,7 +5,6 @@
 #include <atomic>
 
 #include "cpu/amx/kernel.hpp"
-#include "cpu/float_mode.hpp"
 #include "cpu/thread_pool.hpp"
 #include "status.hpp"
 
@@ -66,7 +65,6 @@ int run_with(const Kernel& kernel, const core::Plan& plan, const core::RunContex
   const int64_t items = blocks * problem.batch * problem.heads_kv;
   std::atomic<int64_t> next{0};
   auto task = [&](int64_t index) {
-    const DefaultFloatMode mode;
     std::byte* memory = context.workspace + index * shape.task_bytes;
     kernel.begin();
     for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) {
