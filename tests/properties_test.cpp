@@ -1,5 +1,5 @@
-// What must hold for every row of the library whatever the numbers: sizes around tiles, split counts, page order, strides,
-// batch mates, thread counts and bytes outside the lengths change nothing, or nothing beyond rounding.
+// What must hold for every row of the library whatever the numbers: sizes around tiles, split counts, page order,
+// strides, batch mates, thread counts and bytes outside the lengths change nothing, or nothing beyond rounding.
 #include <gtest/gtest.h>
 
 #include <algorithm>
