@@ -120,7 +120,12 @@ int usage_error(const CLI::App& app, int argc, const char* const* argv, const CL
                    fmt::format("{}: unknown command, expected run, check, bench, explain or devices", argv[1]));
   if (argc <= 1)
     return give_up(kBadInput, "no command, expected run, check, bench, explain or devices (see tessera --help)");
-  return give_up(kBadInput, fmt::format("{} (see tessera --help)", error.what()));
+  if (app.get_subcommands().empty())
+    return give_up(kBadInput, fmt::format("{}: unknown option, expected a command (see tessera --help)", argv[1]));
+  const bool conversion = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
+  return give_up(kBadInput,
+                 fmt::format("{}{} (see tessera {} --help)", error.what(), conversion ? ", expected a number" : "",
+                             app.get_subcommands().front()->get_name()));
 }
 
 }  // namespace

@@ -33,12 +33,19 @@ struct Contender {
 
 bool is_named(const Candidate& candidate, const char* kernel) { return candidate.kernel == kernel; }
 
-double plan_seconds(const tessera_problem& problem) {
-  std::vector<double> times;
+// Planning as the caller asked for it where that leads to `kernel`, else with the kernel pinned.
+double plan_seconds(tessera_problem problem, const std::string& kernel) {
   core::Plan plan;
+  tessera_status status;
+  const int code = core::make_plan(problem, baselines::kernels(), &plan, &status);
+  if (code != TESSERA_OK || kernel != plan.entry->name) {
+    std::memset(problem.kernel, 0, sizeof problem.kernel);
+    std::strncpy(problem.kernel, kernel.c_str(), sizeof problem.kernel - 1);
+  }
+  std::vector<double> times;
   for (int i = 0; i < kPlanRuns; ++i) {
     const double begin = now();
-    (void)core::make_plan(problem, baselines::kernels(), &plan, nullptr);
+    (void)core::make_plan(problem, baselines::kernels(), &plan, &status);
     times.push_back(now() - begin);
   }
   return median(times);
@@ -54,7 +61,7 @@ double host_seconds(const Request& request, const std::string& kernel) {
   if (core::parse_problem(text, &tiny, &extras, nullptr) != TESSERA_OK) return 0;
   tiny.isa = request.problem.isa;
   const Candidate candidate = find_row(tiny, kernel.c_str());
-  if (!candidate.reason.empty() || request.problem.pass != TESSERA_FORWARD) return 0;
+  if (candidate.refused() || request.problem.pass != TESSERA_FORWARD) return 0;
   const baselines::OperandSet operands = baselines::make_operands(tiny, extras);
   Runner runner(candidate.plan, operands.tensors);
   std::vector<double> times;
@@ -74,8 +81,7 @@ class Bench {
     if (all) std::erase_if(candidates, [](const Candidate& c) { return is_named(c, kReference); });
     const bool has_textbook =
         std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return is_named(c, kTextbook); });
-    const bool any =
-        std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.reason.empty(); });
+    const bool any = std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return !c.refused(); });
     if (any && options_.baseline && !has_textbook && request.problem.device < 0)
       candidates.push_back(find_row(request.problem, kTextbook));
     std::vector<BenchRow> rows;
@@ -95,7 +101,8 @@ class Bench {
     BenchRow row;
     row.problem = request.text;
     row.kernel = candidate.kernel;
-    row.reason = candidate.reason;
+    row.reason = candidate.full_reason();
+    row.refusal_text = candidate.refusal_text();
     row.baseline = is_named(candidate, kTextbook);
     row.device = request.problem.device < 0 ? core::cpu_info().name : "";
     return row;
@@ -103,17 +110,17 @@ class Bench {
 
   void run_contenders(const Request& request, const std::vector<Candidate>& candidates, std::vector<BenchRow>* rows) {
     for (const Candidate& candidate : candidates)
-      if (candidate.reason.empty()) require_memory(candidate.plan.problem);
+      if (!candidate.refused()) require_memory(candidate.plan.problem);
     progress_.show(fmt::format("{}: operands", request.text));
     const baselines::OperandSet operands = baselines::make_operands(request.problem, request.extras);
     std::vector<Contender> contenders;
     for (const Candidate& candidate : candidates) {
-      if (!candidate.reason.empty()) {
+      if (candidate.refused()) {
         rows->push_back(refused_row(request, candidate));
         continue;
       }
       const Candidate planned = find_row(operands.problem, candidate.kernel.c_str());
-      if (!planned.reason.empty()) throw Failure{planned.exit_code, planned.reason};
+      if (planned.refused()) throw Failure{planned.exit_code, planned.reason};
       contenders.push_back({std::make_unique<Runner>(planned.plan, operands.tensors), {}, {}});
     }
     take_turns(request, &contenders);
@@ -176,10 +183,7 @@ class Bench {
       row.bound_fraction = std::max(flops_bound, bytes_bound) / row.seconds_median;
       row.speedup_over_textbook = textbook / row.seconds_median;
       row.workspace_bytes = static_cast<double>(plan.launch.workspace_bytes);
-      tessera_problem pinned = operands.problem;
-      std::memset(pinned.kernel, 0, sizeof pinned.kernel);
-      std::strncpy(pinned.kernel, plan.entry->name, sizeof pinned.kernel - 1);
-      row.plan_seconds = plan_seconds(pinned);
+      row.plan_seconds = plan_seconds(operands.problem, row.kernel);
       row.host_seconds = host_seconds(request, row.kernel);
     }
   }

@@ -17,7 +17,8 @@ struct Peaks {
 
 // One kernel on one problem.
 struct BenchRow {
-  std::string problem, kernel, reason, device;  // reason: refused
+  std::string problem, kernel, device;
+  std::string reason, refusal_text;  // why refused, on one line and for people; empty when it ran
   bool baseline = false;
   double seconds_median = 0, seconds_min = 0, seconds_max = 0;
   double flops = 0, bytes = 0;

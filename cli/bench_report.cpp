@@ -17,6 +17,9 @@ using Json = nlohmann::ordered_json;
 
 Json positive(double value) { return std::isfinite(value) && value > 0 ? Json(value) : Json(nullptr); }
 
+// Counts are exact up to 2^53 and print without a fraction.
+Json whole(double value) { return value < 9e15 ? Json(static_cast<int64_t>(value)) : Json(value); }
+
 // The value of the first line of /proc/cpuinfo that begins with `key`.
 std::string cpuinfo(const std::string& key) {
   std::ifstream file("/proc/cpuinfo");
@@ -50,13 +53,13 @@ Json bench_json(const BenchRow& row) {
   line["seconds_median"] = measured(row.seconds_median);
   line["seconds_min"] = measured(row.seconds_min);
   line["seconds_max"] = measured(row.seconds_max);
-  line["flops"] = ran ? Json(row.flops) : Json(nullptr);
-  line["bytes"] = ran ? Json(row.bytes) : Json(nullptr);
+  line["flops"] = ran ? whole(row.flops) : Json(nullptr);
+  line["bytes"] = ran ? whole(row.bytes) : Json(nullptr);
   line["tflops"] = measured(row.flops / row.seconds_median * 1e-12);
   line["gbytes_per_s"] = measured(row.bytes / row.seconds_median * 1e-9);
   line["bound_fraction"] = measured(row.bound_fraction);
   line["speedup_over_textbook"] = measured(row.speedup_over_textbook);
-  line["workspace_bytes"] = ran ? Json(row.workspace_bytes) : Json(nullptr);
+  line["workspace_bytes"] = ran ? whole(row.workspace_bytes) : Json(nullptr);
   line["plan_seconds"] = measured(row.plan_seconds);
   line["host_seconds"] = measured(row.host_seconds);
   line["peers"] = Json::object();
@@ -70,7 +73,7 @@ std::string bench_text(const std::vector<BenchRow>& rows, const Peaks& peaks) {
   std::string refused, overhead;
   for (const BenchRow& row : rows) {
     if (!row.reason.empty()) {
-      refused += fmt::format("  {}refused: {}\n", row.kernel.empty() ? "" : row.kernel + " ", row.reason);
+      refused += row.refusal_text;
       continue;
     }
     cells.push_back(

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "baselines/operands.hpp"
+#include "cli/check.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
 #include "cli/progress.hpp"
@@ -13,16 +14,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One line of the table or one object: a kernel on a problem.
-struct Outcome {
-  std::string problem, kernel, reason;  // reason: refused
-  baselines::Comparison worst;
-};
-
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-std::string json_line(const Outcome& outcome) {
-  const bool ran = outcome.reason.empty();
+}  // namespace
+
+std::string check_json(const Outcome& outcome) {
+  const bool ran = outcome.ran();
   Json line;
   line["problem"] = outcome.problem;
   line["kernel"] = outcome.kernel.empty() ? Json(nullptr) : Json(outcome.kernel);
@@ -36,30 +33,34 @@ std::string json_line(const Outcome& outcome) {
   return line.dump(-1, ' ', true);
 }
 
-std::vector<std::string> table_row(const Outcome& outcome) {
-  if (!outcome.reason.empty()) return {outcome.kernel.empty() ? "-" : outcome.kernel, "refused: " + outcome.reason};
-  const baselines::Comparison& worst = outcome.worst;
-  return {outcome.kernel,
-          worst.passed ? "pass" : "FAIL",
-          worst.tensor,
-          fmt::format("{:.2e}", worst.max_abs_error),
-          fmt::format("{:.2e}", worst.rms_error),
-          fmt::format("{:.2e}", worst.tolerance)};
-}
-
-void print_table(const std::string& problem, const std::vector<Outcome>& outcomes) {
+std::string check_text(const std::string& problem, const std::vector<Outcome>& outcomes) {
   std::vector<std::vector<std::string>> rows = {{"kernel", "", "worst", "max abs error", "RMS error", "tolerance"}};
   std::string refused;
   for (const Outcome& outcome : outcomes) {
-    if (outcome.reason.empty()) {
-      rows.push_back(table_row(outcome));
+    const baselines::Comparison& worst = outcome.worst;
+    if (outcome.ran()) {
+      rows.push_back({outcome.kernel, worst.passed ? "pass" : "FAIL", worst.tensor,
+                      fmt::format("{:.2e}", worst.max_abs_error), fmt::format("{:.2e}", worst.rms_error),
+                      fmt::format("{:.2e}", worst.tolerance)});
     } else {
-      refused += fmt::format("  {}refused: {}\n", outcome.kernel.empty() ? "" : outcome.kernel + " ", outcome.reason);
+      refused += outcome.refusal_text;
     }
   }
-  fmt::print("{}\n{}{}", problem, rows.size() > 1 ? table_text(rows) : "", refused);
-  std::fflush(stdout);
+  return problem + '\n' + (rows.size() > 1 ? table_text(rows) : "") + refused;
 }
+
+int exit_of_outcomes(const std::vector<Outcome>& outcomes) {
+  int ran = kDone, refused = kDone;
+  bool any = false;
+  for (const Outcome& outcome : outcomes) {
+    any = any || outcome.ran();
+    if (!outcome.ran()) refused = worse_exit(refused, outcome.exit_code);
+    if (outcome.ran() && !outcome.worst.passed) ran = kCheckFailed;
+  }
+  return any ? ran : refused;
+}
+
+namespace {
 
 // Runs every candidate on the same operands. `reset` poisons the outputs, `intact` looks at the canaries.
 template <class Reset, class Intact>
@@ -70,8 +71,8 @@ std::vector<Outcome> check_candidates(const std::string& text, const std::vector
   baselines::Results exact, naive;
   bool judged = false;
   for (const Candidate& candidate : candidates) {
-    Outcome outcome{text, candidate.kernel, candidate.reason, {}};
-    if (candidate.reason.empty()) {
+    Outcome outcome{text, candidate.kernel, candidate.full_reason(), candidate.refusal_text(), candidate.exit_code, {}};
+    if (!candidate.refused()) {
       const core::Problem& problem = candidate.plan.problem;
       reset();
       progress.show(fmt::format("{}: {}", text, candidate.kernel));
@@ -93,30 +94,22 @@ std::vector<Outcome> check_candidates(const std::string& text, const std::vector
   return outcomes;
 }
 
-int report(const std::string& text, const std::vector<Candidate>& candidates, const std::vector<Outcome>& outcomes,
-           bool json) {
-  int exit_code = kDone;
-  bool ran = false;
-  for (const Outcome& outcome : outcomes) {
-    if (json) fmt::print("{}\n", json_line(outcome));
-    if (!outcome.reason.empty()) continue;
-    ran = true;
-    if (!outcome.worst.passed) exit_code = kCheckFailed;
+int report(const std::string& text, const std::vector<Outcome>& outcomes, bool json) {
+  if (json) {
+    for (const Outcome& outcome : outcomes) fmt::print("{}\n", check_json(outcome));
+  } else {
+    fmt::print("{}", check_text(text, outcomes));
   }
-  if (!json) print_table(text, outcomes);
-  // Of many rows some always refuse; the problem is refused when none ran.
-  if (!ran)
-    for (const Candidate& candidate : candidates) exit_code = worse_exit(exit_code, candidate.exit_code);
   std::fflush(stdout);
-  return exit_code;
+  return exit_of_outcomes(outcomes);
 }
 
 int check_request(const Request& request, bool json) {
   const std::vector<Candidate> candidates = find_candidates(request.problem);
   bool any = false;
   for (const Candidate& candidate : candidates) {
-    if (!any && candidate.reason.empty()) require_memory(candidate.plan.problem);
-    any = any || candidate.reason.empty();
+    if (!any && !candidate.refused()) require_memory(candidate.plan.problem);
+    any = any || !candidate.refused();
   }
   std::vector<Outcome> outcomes;
   if (any) {
@@ -129,11 +122,10 @@ int check_request(const Request& request, bool json) {
     outcomes = check_candidates(
         request.text, candidates, {}, [] {}, [] { return true; });
   }
-  return report(request.text, candidates, outcomes, json);
+  return report(request.text, outcomes, json);
 }
 
 int check_files(const CheckOptions& options) {
-  if (!options.files.out.empty()) bad_input("--out {}: check writes no file", options.files.out);
   const Job job = bind_tensors(load_tensors(options.files), options.problems, true);
   validate_request(job.problem);
   const std::vector<Candidate> candidates = find_candidates(job.problem);
@@ -142,7 +134,7 @@ int check_files(const CheckOptions& options) {
       std::fill_n(tensor.data.data(), tensor.data.bytes(), std::byte{0xff});
   };
   const auto outcomes = check_candidates(job.text(), candidates, job.tensors, poison, [] { return true; });
-  return report(job.text(), candidates, outcomes, options.json);
+  return report(job.text(), outcomes, options.json);
 }
 
 }  // namespace

@@ -6,16 +6,11 @@
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
 #include "cli/runner.hpp"
-#include "cli/units.hpp"
 
 namespace tessera::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct Row {
-  std::string kernel, reason;
-};
 
 constexpr const char* kNoDevice = "no CUDA device; name one with --device";
 
@@ -32,41 +27,23 @@ bool lacks_device(const tessera_problem& problem) {
   return problem.device >= 0 && problem.device_name[0] == '\0' && core::cuda_info(problem.device, &reason) == nullptr;
 }
 
-// Every row that could have taken the problem, each with its reason.
-std::vector<Row> refused_rows(const tessera_problem& problem) {
-  std::vector<Row> rows;
-  if (lacks_device(problem)) {
-    for (const core::KernelEntry& entry : core::cuda_kernels()) rows.push_back({entry.name, kNoDevice});
-    return rows;
-  }
-  core::Problem checked;
-  tessera_status status;
-  require_ok(core::validate(problem, &checked, &status), status);
-  const core::DeviceInfo& device = problem.device < 0 ? core::cpu_info() : *core::named_device(problem.device_name);
-  core::visit_rows(
-      checked, device, baselines::kernels(),
-      [](const core::RowAnswer& answer, void* context) {
-        const std::string reason = answer.refusal        ? core::format_refusal(answer.refusal)
-                                   : answer.pin_excludes ? "excluded by kernel="
-                                                         : "only by name (kernel=)";
-        static_cast<std::vector<Row>*>(context)->push_back({answer.entry->name, reason});
-      },
-      &rows);
-  return rows;
+// Without a device nothing can be planned: every CUDA row is refused for the same reason.
+Candidate without_device() {
+  Candidate candidate{"", kNoDevice, kRefused, {}, {}};
+  for (const core::KernelEntry& entry : core::cuda_kernels()) candidate.rows.push_back({entry.name, kNoDevice});
+  return candidate;
 }
 
-void print_refused(const Request& request, const std::string& why, bool json) {
-  const std::vector<Row> rows = refused_rows(request.problem);
-  if (json) {
-    Json line = {{"problem", request.text}, {"kernel", nullptr}, {"status", "refused"}, {"reason", why}};
-    line["rows"] = Json::array();
-    for (const Row& row : rows) line["rows"].push_back({{"kernel", row.kernel}, {"reason", row.reason}});
-    fmt::print("{}\n", line.dump(-1, ' ', true));
+void print_refused(const Request& request, const Candidate& candidate, bool json) {
+  if (!json) {
+    fmt::print("{}\n{}", request.text, candidate.refusal_text());
     return;
   }
-  std::vector<std::vector<std::string>> cells;
-  for (const Row& row : rows) cells.push_back({row.kernel, "refused: " + row.reason});
-  fmt::print("{}\n  refused: {}\n{}", request.text, why, table_text(cells));
+  Json line = {
+      {"problem", request.text}, {"kernel", nullptr}, {"status", "refused"}, {"reason", candidate.full_reason()}};
+  line["rows"] = Json::array();
+  for (const RowReason& row : candidate.rows) line["rows"].push_back({{"kernel", row.kernel}, {"reason", row.reason}});
+  fmt::print("{}\n", line.dump(-1, ' ', true));
 }
 
 }  // namespace
@@ -78,10 +55,9 @@ int explain_command(const ExplainOptions& options) {
     validate_request(request.problem);
     request.text = core::format_problem(request.problem, &request.extras);
   }
-  const Candidate candidate =
-      lacks_device(request.problem) ? Candidate{"", kNoDevice, kRefused, {}} : find_row(request.problem, nullptr);
-  if (!candidate.reason.empty()) {
-    print_refused(request, candidate.reason, options.json);
+  const Candidate candidate = lacks_device(request.problem) ? without_device() : find_row(request.problem, nullptr);
+  if (candidate.refused()) {
+    print_refused(request, candidate, options.json);
     return candidate.exit_code;
   }
   std::string text = core::explain(candidate.plan, baselines::kernels(), options.json);

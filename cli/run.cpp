@@ -85,7 +85,7 @@ std::optional<Runner> forward_runner(const Job& job) {
   forward.flags |= TESSERA_FLAG_LSE;
   forward.kernel[0] = '\0';
   const Candidate candidate = find_row(forward, nullptr);
-  if (!candidate.reason.empty()) throw Failure{candidate.exit_code, candidate.reason};
+  if (candidate.refused()) throw Failure{candidate.exit_code, candidate.full_reason()};
   return Runner(candidate.plan, job.tensors);
 }
 
@@ -124,7 +124,7 @@ bool print_report(const Job& job, Runner* chosen) {
       {"method", "kernel", "time", "rate", "error vs float64", "extra memory"}};
   const Candidate textbook = find_row(job.problem, "cpu.textbook");
   bool passed = true, textbook_passed = true;
-  if (textbook.reason.empty()) {
+  if (!textbook.refused()) {
     progress.show("textbook baseline");
     Runner runner(textbook.plan, job.tensors);
     rows.push_back(report_row("textbook", &runner, job, flops, exact, naive, &textbook_passed));
@@ -133,7 +133,7 @@ bool print_report(const Job& job, Runner* chosen) {
   rows.push_back(report_row("tessera", chosen, job, flops, exact, naive, &passed));
   progress.clear();
   fmt::print("problem {}\n\n{}", job.text(), table_text(rows));
-  if (!textbook.reason.empty()) fmt::print("  textbook baseline refused: {}\n", textbook.reason);
+  if (textbook.refused()) fmt::print("  textbook baseline refused: {}\n", textbook.reason);
   fmt::print(
       "\n  rate: useful arithmetic a second. extra memory: beyond inputs and outputs.\n  error: largest difference of "
       "any output element; {} the tolerance of its element type.\n",
@@ -149,24 +149,22 @@ int run_command(const RunOptions& options) {
                          !options.files.input.empty() || !options.files.lse.empty());
   validate_request(job.problem);
   const Candidate candidate = find_row(job.problem, nullptr);
-  if (!candidate.reason.empty()) throw Failure{candidate.exit_code, candidate.reason};
+  if (candidate.refused()) throw Failure{candidate.exit_code, candidate.full_reason()};
   check_writable(options.files);
   std::optional<Runner> forward = forward_runner(job);
   if (forward) forward->run();
   Runner runner(candidate.plan, job.tensors);
   const double seconds = runner.run();
-  int exit_code = kDone;
-  if (options.report) {
-    if (!print_report(job, &runner)) exit_code = kCheckFailed;
-  } else {
+  const bool passed = !options.report || print_report(job, &runner);
+  write_outputs(options.files, job);
+  if (!options.report) {
     const core::Work work = exact_work(candidate.plan.problem, job.tensors);
     fmt::print("{}: {}, {}, {}, workspace {}\n", job.text(), candidate.kernel, seconds_text(seconds),
                rate_text(work.flops / seconds), bytes_text(static_cast<double>(candidate.plan.launch.workspace_bytes)));
   }
-  write_outputs(options.files, job);
   if (!options.files.out.empty())
     fmt::print("wrote {}{}{}\n", options.files.out, options.files.lse.empty() ? "" : " and ", options.files.lse);
-  return exit_code;
+  return passed ? kDone : kCheckFailed;
 }
 
 }  // namespace tessera::cli

@@ -27,7 +27,46 @@ const core::DeviceInfo* device_of(const core::Problem& problem) {
   return core::cuda_info(problem.device, &reason);
 }
 
+// Every row of the device's list and the baselines, each with its reason. None without a device.
+std::vector<RowReason> reasons_of_rows(const tessera_problem& problem) {
+  std::vector<RowReason> rows;
+  core::Problem checked;
+  if (core::validate(problem, &checked, nullptr) != TESSERA_OK) return rows;
+  const core::DeviceInfo* device = device_of(checked);
+  if (device == nullptr) return rows;
+  struct Context {
+    std::vector<RowReason>* rows;
+    std::string excluded;
+  } context{&rows,
+            problem.kernel[0] == '\0' ? "runs only when pinned" : fmt::format("excluded by kernel={}", problem.kernel)};
+  core::visit_rows(
+      checked, *device, baselines::kernels(),
+      [](const core::RowAnswer& answer, void* opaque) {
+        const Context& c = *static_cast<Context*>(opaque);
+        if (!answer.refusal && !answer.pin_excludes) return;
+        c.rows->push_back(
+            {answer.entry->name, answer.pin_excludes ? c.excluded : core::format_refusal(answer.refusal)});
+      },
+      &context);
+  return rows;
+}
+
 }  // namespace
+
+std::string Candidate::full_reason() const {
+  if (rows.empty()) return reason;
+  std::string text = "no kernel takes this problem";
+  for (const RowReason& row : rows)
+    text += fmt::format("{} {}: {}", &row == rows.data() ? ":" : ";", row.kernel, row.reason);
+  return text;
+}
+
+std::string Candidate::refusal_text() const {
+  if (rows.empty()) return fmt::format("  {}refused: {}\n", kernel.empty() ? "" : kernel + " ", reason);
+  std::vector<std::vector<std::string>> cells;
+  for (const RowReason& row : rows) cells.push_back({row.kernel, "refused: " + row.reason});
+  return table_text(cells);
+}
 
 void validate_request(const tessera_problem& problem) {
   core::Problem checked;
@@ -59,8 +98,12 @@ Candidate find_row(tessera_problem problem, const char* kernel) {
     return candidate;
   }
   if (candidate.exit_code != kRefused) throw Failure{candidate.exit_code, status.message};
-  if (kernel != nullptr) candidate.kernel = kernel;
   candidate.reason = status.message;
+  if (kernel != nullptr) {
+    candidate.kernel = kernel;
+  } else if (code == TESSERA_UNSUPPORTED) {
+    candidate.rows = reasons_of_rows(problem);
+  }
   return candidate;
 }
 
@@ -81,7 +124,7 @@ std::vector<Candidate> find_candidates(const tessera_problem& problem) {
   std::vector<Candidate> candidates;
   for (const core::RowAnswer& answer : answers) {
     if (answer.refusal) {
-      candidates.push_back({answer.entry->name, core::format_refusal(answer.refusal), kRefused, {}});
+      candidates.push_back({answer.entry->name, core::format_refusal(answer.refusal), kRefused, {}, {}});
     } else {
       candidates.push_back(find_row(problem, answer.entry->name));
     }

@@ -22,12 +22,24 @@ struct Request {
 Request parse_request(const std::string& text);
 void validate_request(const tessera_problem& problem);
 
+// Why one row does not take a problem.
+struct RowReason {
+  std::string kernel, reason;
+};
+
 // One row's answer to a problem: a plan, or why not.
 struct Candidate {
-  std::string kernel;  // empty when no row took the problem
-  std::string reason;  // why refused; empty when planned
-  int exit_code = 0;   // kDone or what a refusal means
-  core::Plan plan;     // valid when reason is empty
+  std::string kernel;           // empty when no row took the problem
+  std::string reason;           // why refused; empty when planned
+  int exit_code = 0;            // kDone or what a refusal means
+  core::Plan plan;              // valid when reason is empty
+  std::vector<RowReason> rows;  // of a problem that no row took: every row's reason
+
+  bool refused() const { return !reason.empty(); }
+  // The reason and those of all rows, on one line.
+  std::string full_reason() const;
+  // The same for people, indented, one row a line.
+  std::string refusal_text() const;
 };
 
 // The row that planning chooses; with kernel=* every row of the device's list and the baselines. Throws on bad input.
