@@ -104,6 +104,9 @@ typedef float FloatQuarter __attribute__((vector_size(16)));
 typedef int32_t IntQuarter __attribute__((vector_size(16)));
 typedef double DoubleQuarter __attribute__((vector_size(16)));
 typedef int64_t LongQuarter __attribute__((vector_size(16)));
+// Exponents are added as unsigned bits: for a score far below the maximum the sum wraps, and the lane is zeroed later.
+typedef uint32_t IntBits __attribute__((vector_size(16)));
+typedef uint64_t LongBits __attribute__((vector_size(16)));
 
 struct F32x16 : PortableVector<F32x16, float, FloatQuarter, IntQuarter> {
   // 1.5 * 2^23 + x has its last place at 1, so the sum rounds to nearest even; beyond 2^22 x is kept within reach.
@@ -115,7 +118,7 @@ struct F32x16 : PortableVector<F32x16, float, FloatQuarter, IntQuarter> {
   static F32x16 scale_exponent(F32x16 p, F32x16 n) {
     return map([&](int i) {
       const FloatQuarter whole = n.quarter[i] + 0x1.8p23f;
-      const FloatQuarter scaled = FloatQuarter(IntQuarter(p.quarter[i]) + (IntQuarter(whole) << 23));
+      const FloatQuarter scaled = FloatQuarter(IntBits(p.quarter[i]) + (IntBits(whole) << 23));
       return select(IntQuarter(p.quarter[i] == p.quarter[i]), scaled, p.quarter[i]);
     });
   }
@@ -160,7 +163,7 @@ struct F64x8 : PortableVector<F64x8, double, DoubleQuarter, LongQuarter> {
   static F64x8 scale_exponent(F64x8 p, F64x8 n) {
     return map([&](int i) {
       const DoubleQuarter whole = n.quarter[i] + 0x1.8p52;
-      const DoubleQuarter scaled = DoubleQuarter(LongQuarter(p.quarter[i]) + (LongQuarter(whole) << 52));
+      const DoubleQuarter scaled = DoubleQuarter(LongBits(p.quarter[i]) + (LongBits(whole) << 52));
       return select(LongQuarter(p.quarter[i] == p.quarter[i]), scaled, p.quarter[i]);
     });
   }

@@ -21,12 +21,13 @@ namespace tessera::cpu::TESSERA_CPU_ISA {
 
 inline constexpr int64_t kTileElements = amx::kTileBytes / 2;  // bf16 elements
 
-// One row of `dim` 16-bit elements as bf16 in `parts` rows of `padded` elements each, zeros behind `dim`.
+// One row of `dim` 16-bit elements as bf16 in `parts` rows of `padded` elements each, zeros behind `dim`. A row that does
+// not exist has dim 0 and no source.
 template <int kParts, class V>
 inline void load_row(const uint16_t* source, int64_t dim, int64_t padded, uint16_t* row) {
   std::memset(row, 0, size_t(kParts * padded) * 2);
   if constexpr (kParts == 1) {
-    std::memcpy(row, source, size_t(dim) * 2);
+    if (dim > 0) std::memcpy(row, source, size_t(dim) * 2);
   } else {
     alignas(64) uint16_t staged[16] = {};
     alignas(64) float wide[16];
