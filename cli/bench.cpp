@@ -10,6 +10,7 @@
 
 #include "baselines/kernels.hpp"
 #include "baselines/operands.hpp"
+#include "cli/cold_caches.hpp"
 #include "cli/failure.hpp"
 #include "cli/file_io.hpp"
 #include "cli/probe.hpp"
@@ -123,16 +124,18 @@ class Bench {
       if (planned.refused()) throw Failure{planned.exit_code, planned.reason};
       contenders.push_back({std::make_unique<Runner>(planned.plan, operands.tensors), {}, {}});
     }
-    take_turns(request, &contenders);
+    if (contenders.empty()) return;
+    ColdCaches caches(operands, exact_work(contenders.front().runner->plan().problem, operands.tensors));
+    take_turns(request, &caches, &contenders);
     fill_rows(request, operands, &contenders);
     for (Contender& contender : contenders) rows->push_back(std::move(contender.row));
     std::stable_partition(rows->begin(), rows->end(), [](const BenchRow& row) { return !row.baseline; });
     progress_.clear();
   }
 
-  void take_turns(const Request& request, std::vector<Contender>* contenders) {
+  void take_turns(const Request& request, ColdCaches* caches, std::vector<Contender>* contenders) {
     const int threads = request.problem.threads > 0 ? request.problem.threads : machine_threads();
-    FmaProbe probe(request.problem.isa, request.problem.q.dtype == TESSERA_F64, threads);
+    FmaProbe probe(request.problem.isa, request.problem.q.dtype, threads);
     if (bandwidth_threads_ != threads) {
       progress_.show("probing memory");
       peaks_.bytes_per_second = probe_read_bandwidth(threads);
@@ -141,8 +144,8 @@ class Bench {
     std::vector<int> runs;  // in one turn
     for (Contender& contender : *contenders) {
       progress_.show(fmt::format("{}: first run of {}", request.text, contender.runner->plan().entry->name));
-      contender.runner->run();
-      const double once = contender.runner->run();
+      contender.runner->run(caches->next());
+      const double once = contender.runner->run(caches->next());
       const double turn = options_.seconds / (options_.rounds * static_cast<double>(contenders->size()));
       runs.push_back(static_cast<int>(std::clamp(turn / std::max(once, 1e-7), 1.0, double{kMaxRunsPerTurn})));
     }
@@ -153,10 +156,12 @@ class Bench {
       probe.sample();
       std::shuffle(order.begin(), order.end(), random_);
       for (const size_t index : order)
-        for (int i = 0; i < runs[index]; ++i) (*contenders)[index].times.push_back((*contenders)[index].runner->run());
+        for (int i = 0; i < runs[index]; ++i)
+          (*contenders)[index].times.push_back((*contenders)[index].runner->run(caches->next()));
     }
     peaks_.flops_per_second = probe.flops_per_second();
     peaks_.fma_text = probe.text();
+    peaks_.unit = probe.unit();
   }
 
   void fill_rows(const Request& request, const baselines::OperandSet& operands, std::vector<Contender>* contenders) {
@@ -179,7 +184,7 @@ class Bench {
       row.bytes = work.bytes;
       const double flops_bound = work.flops / peaks_.flops_per_second,
                    bytes_bound = work.bytes / peaks_.bytes_per_second;
-      row.binding = flops_bound >= bytes_bound ? "FMA" : "memory";
+      row.binding = flops_bound >= bytes_bound ? peaks_.unit : "memory";
       row.bound_fraction = std::max(flops_bound, bytes_bound) / row.seconds_median;
       row.speedup_over_textbook = textbook / row.seconds_median;
       row.workspace_bytes = static_cast<double>(plan.launch.workspace_bytes);

@@ -13,6 +13,7 @@ namespace tessera::cli {
 struct Peaks {
   double flops_per_second = 0, bytes_per_second = 0;
   std::string fma_text;
+  const char* unit = "FMA";  // whose peak flops_per_second is
 };
 
 // One kernel on one problem.

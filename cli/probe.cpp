@@ -54,15 +54,24 @@ const ProbeLoops& probe_loops(int32_t isa_cap) {
   return kProbePortable;
 }
 
-FmaProbe::FmaProbe(int32_t isa_cap, bool f64, int threads)
-    : loops_(probe_loops(isa_cap)), f64_(f64), threads_(threads) {}
+FmaProbe::FmaProbe(int32_t isa_cap, int32_t dtype, int threads) : threads_(threads) {
+  const ProbeLoops& loops = probe_loops(isa_cap);
+  loop_ = dtype == TESSERA_F64 ? loops.fma_f64 : loops.fma_f32;
+  name_ = loops.name;
+#if defined(__x86_64__)
+  const bool capped = isa_cap != TESSERA_ISA_AUTO && isa_cap < TESSERA_ISA_AMX;
+  if ((dtype == TESSERA_BF16 || dtype == TESSERA_F16) && core::cpu_info().has_amx_bf16 && !capped) {
+    loop_ = probe_tiles_bf16;
+    name_ = "amx-bf16";
+    unit_ = "AMX";
+  }
+#endif
+}
 
 void FmaProbe::sample() {
   for (;;) {
     std::vector<double> flops(static_cast<size_t>(threads_));
-    const double seconds = timed_together(threads_, [&](int t) {
-      flops[static_cast<size_t>(t)] = f64_ ? loops_.fma_f64(iterations_) : loops_.fma_f32(iterations_);
-    });
+    const double seconds = timed_together(threads_, [&](int t) { flops[static_cast<size_t>(t)] = loop_(iterations_); });
     double total = 0;
     for (const double f : flops) total += f;
     // A short sample measures the gate, not the unit: grow until it lasts, then count it.
@@ -76,8 +85,7 @@ void FmaProbe::sample() {
 }
 
 std::string FmaProbe::text() const {
-  return rate_text(best_) + " (" + loops_.name + ", " + std::to_string(threads_) +
-         (threads_ == 1 ? " thread)" : " threads)");
+  return rate_text(best_) + " (" + name_ + ", " + std::to_string(threads_) + (threads_ == 1 ? " thread)" : " threads)");
 }
 
 double probe_read_bandwidth(int threads) {

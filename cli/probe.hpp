@@ -19,22 +19,25 @@ struct ProbeLoops {
 extern const ProbeLoops kProbePortable;
 #if defined(__x86_64__)
 extern const ProbeLoops kProbeAvx2, kProbeAvx512;
+double probe_tiles_bf16(int64_t iterations);  // as fma_f32, on AMX tiles
 #endif
 
 // The loops of the machine's highest instruction set below the cap (TESSERA_ISA_*; 0: none).
 const ProbeLoops& probe_loops(int32_t isa_cap);
 
-// The best of several samples, on `threads` threads at once.
+// The best of several samples, on `threads` threads at once: multiply-adds of the unit that a kernel for `dtype` can use
+// under the cap, that is the tiles for 16-bit types where the machine has them, else the vector unit.
 class FmaProbe {
  public:
-  FmaProbe(int32_t isa_cap, bool f64, int threads);
+  FmaProbe(int32_t isa_cap, int32_t dtype, int threads);
   void sample();  // about 5 ms
   double flops_per_second() const { return best_; }
-  std::string text() const;  // "139 GFLOP/s (avx2, 2 threads)"
+  std::string text() const;                   // "139 GFLOP/s (avx2, 2 threads)"
+  const char* unit() const { return unit_; }  // "FMA" or "AMX"
 
  private:
-  const ProbeLoops& loops_;
-  bool f64_;
+  double (*loop_)(int64_t iterations);
+  const char *name_, *unit_ = "FMA";
   int threads_;
   int64_t iterations_ = 1024;
   double best_ = 0;

@@ -135,10 +135,10 @@ std::vector<Candidate> find_candidates(const tessera_problem& problem) {
 Runner::Runner(const core::Plan& plan, const tessera_tensors& tensors)
     : plan_(plan), tensors_(tensors), workspace_(static_cast<size_t>(plan.launch.workspace_bytes), false) {}
 
-double Runner::run() {
+double Runner::run(const tessera_tensors& tensors) {
   tessera_status status;
   const double begin = now();
-  const int code = core::run_plan(plan_, &tensors_, workspace_.data(), workspace_.bytes(), nullptr, &status);
+  const int code = core::run_plan(plan_, &tensors, workspace_.data(), workspace_.bytes(), nullptr, &status);
   const double seconds = now() - begin;
   require_ok(code, status);
   return seconds;

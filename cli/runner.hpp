@@ -52,7 +52,8 @@ class Runner {
  public:
   Runner(const core::Plan& plan, const tessera_tensors& tensors);
   // Runs once and returns its seconds. Throws Failure when the run fails.
-  double run();
+  double run() { return run(tensors_); }
+  double run(const tessera_tensors& tensors);  // the same on other operands of the same problem
   const core::Plan& plan() const { return plan_; }
 
  private:
