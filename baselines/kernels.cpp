@@ -8,6 +8,10 @@
 #include "status.hpp"
 #include "textbook.hpp"
 
+#if TESSERA_HAS_CUDA
+#include "cuda_textbook.hpp"
+#endif
+
 namespace tessera::baselines {
 namespace {
 
@@ -39,6 +43,9 @@ int run_reference(const core::Plan& plan, const core::RunContext& context) {
 constexpr core::KernelEntry kKernels[] = {
     {"cpu.reference", refuse_reference, configure_reference, run_reference, true},
     {"cpu.textbook", refuse_textbook, configure_textbook, run_textbook, true},
+#if TESSERA_HAS_CUDA
+    {"cuda.textbook", refuse_cuda_textbook, configure_cuda_textbook, run_cuda_textbook, true, prepare_cuda_textbook},
+#endif
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Compiler launcher for nvcc: runs the command and keeps what ptxas says of registers, stack and notes beside the object, as
-# OBJECT.ptxas, where scripts/check_ptxas.py reads it; the rest of the messages pass through.
+# Compiler launcher for nvcc: runs the command and keeps what ptxas says of registers, stack and notes beside the
+# object, as OBJECT.ptxas, where scripts/check_ptxas.py reads it; the rest of the messages pass through.
 object=
 previous=
 for argument; do

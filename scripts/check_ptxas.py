@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads what ptxas said of every CUDA kernel (OBJECT.ptxas, kept by the build) and fails on what exits 0 but costs speed.
+"""Reads what ptxas said of every CUDA kernel (OBJECT.ptxas, kept by the build); fails on what exits 0 but costs speed.
 
 A kernel may keep at most --spill-bytes in local memory and --stack-bytes of stack; a note C7508 or C7510 to C7519 (an
 ignored setmaxnreg, serialised wgmma) fails always. Prints one line a kernel and target with --table.

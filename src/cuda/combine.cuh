@@ -1,8 +1,8 @@
-// Merge of the states of a split forward: o = sum_s w_s o_s / sum_s w_s with w_s = 2^(lse_s - max), splits in order, then the
-// sink. One warp a row of one head; a block takes kRowsPerBlock rows. Reads num_splits * (head_dim_v + 1) floats a row and
-// writes the row once: bound by memory.
-// Invariant: rows that saw no key in any split, and those past a used length, are +0 and -inf (or the sink); rows that no
-// sequence owns are not touched.
+// Merge of the states of a split forward: o = sum_s w_s o_s with w_s = exp(lse_s - lse), splits in order,
+// then the sink. One warp a row of one head; a block takes kCombineRows rows. Reads num_splits * (head_dim_v + 1)
+// floats a row and writes the row once: bound by memory.
+// Invariant: rows that saw no key in any split, and those past a used length, are +0 and -inf (or the sink); rows that
+// no sequence owns are not touched.
 #pragma once
 
 #include "tile/element.cuh"

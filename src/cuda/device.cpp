@@ -1,5 +1,5 @@
-// CUDA devices as plain data, read once. Without a driver, or with one older than the toolkit's, there is no device and a
-// sentence that says so; nothing here needs one to load.
+// CUDA devices as plain data, read once. Without a driver, or with one older than the toolkit's, there is no device and
+// a sentence that says so; nothing here needs one to load.
 #include <cuda_runtime_api.h>
 
 #include <array>

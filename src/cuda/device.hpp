@@ -1,6 +1,7 @@
-// The CUDA side of a run: the plan's device made current and the caller's restored, and errors of the runtime as a status.
-// Invariant: an error that was pending before a call is still pending after it and is never reported as ours; an error of
-// ours that the runtime would keep pending is taken back where nothing was pending before.
+// The CUDA side of a run: the plan's device made current and the caller's restored, and errors of the runtime as a
+// status.
+// Invariant: an error that was pending before a call is still pending after it and is never reported as ours; an error
+// of ours that the runtime would keep pending is taken back where nothing was pending before.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -10,13 +10,14 @@ struct Strides {
   int64_t batch, row, head;
 };
 
-// The grid as one line of blocks: head-batches in groups whose K and V fit the L2 cache, within a group the query blocks
-// from last to first (heaviest first under a causal band), within those the head-batches. The remainder group comes first,
-// so the last blocks of the grid are light ones of a full group.
+// The grid as one line of blocks: head-batches in groups whose K and V fit the L2 cache, within a group the query
+// blocks from last to first (heaviest first under a causal band), within those the head-batches. The remainder group
+// comes first, so the last blocks of the grid are light ones of a full group.
 struct Schedule {
   uint32_t query_blocks;  // of the longest sequence
   uint32_t head_batches;  // batch * heads_q
   uint32_t group;         // head-batches a group
+  uint32_t remainder;     // head_batches % group
 };
 
 struct ForwardParams {

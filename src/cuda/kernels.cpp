@@ -226,8 +226,9 @@ ForwardParams make_params(const Plan& plan, const tessera_tensors& tensors) {
   out.top_left = p.top_left;
   out.o_is_float = p.o.dtype == TESSERA_F32;
   const int64_t head_batches = p.batch * p.heads_q;
+  const uint32_t group = head_batches > 0 ? l2_group(p, *plan.device, head_batches) : 1;
   out.schedule = {static_cast<uint32_t>(query_blocks(p, plan.launch.tile_m)), static_cast<uint32_t>(head_batches),
-                  head_batches > 0 ? l2_group(p, *plan.device, head_batches) : 1};
+                  group, static_cast<uint32_t>(head_batches) % group};
   return out;
 }
 

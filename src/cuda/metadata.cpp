@@ -1,5 +1,5 @@
-// tessera_check_metadata for CUDA: the arrays of lengths and pages copied to the host, then the CPU's rules. Blocking, and
-// the only call of the library that waits for a stream.
+// tessera_check_metadata for CUDA: the arrays of lengths and pages copied to the host, then the CPU's rules. Blocking,
+// and the only call of the library that waits for a stream.
 #include <cstring>
 #include <new>
 #include <vector>

@@ -15,11 +15,14 @@ namespace tessera::cuda::sm80 {
 
 inline constexpr int kHeadDimBuckets[] = {64, 96, 128, 192, 256};
 
-// A block takes kTileM = kWarps * kWarpRows query rows, each warp owning 16 * kRowBlocks of them, and kTileN keys a step.
+// A block takes kTileM = kWarps * kWarpRows query rows, each warp owning 16 * kRowBlocks of them, and kTileN keys a
+// step.
 template <int kHeadDim_, int kWarps_, int kRowBlocks_, int kTileN_, int kStages_, int kBlocksPerSm_>
 struct ForwardShape {
   static constexpr int kHeadDim = kHeadDim_, kWarps = kWarps_, kRowBlocks = kRowBlocks_, kTileN = kTileN_;
   static constexpr int kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
+  // The first tile's products start before its V is there: 1 to 2 % at 512 keys, where the registers allow it.
+  static constexpr bool kValuesApart = kStages == 2 && kHeadDim <= 64;
   static constexpr int kThreads = kWarps * 32, kWarpRows = 16 * kRowBlocks, kTileM = kWarps * kWarpRows;
   static constexpr int kQueryBytes = kTileM * kHeadDim * 2, kKeyBytes = kTileN * kHeadDim * 2;
   // [Q][K, V of each stage][page and slot of the keys of two tiles]; beside it a static BlockView.
@@ -28,9 +31,9 @@ struct ForwardShape {
   static constexpr int kSharedBytes = kDynamicBytes + kViewBytes;
 };
 
-// Two blocks an SM, so that one block's softmax runs beside the other's products; what fits 255 registers a thread and 99 KB
-// (the least that a part from sm_80 on gives a block) decides the rest. A warp takes 32 rows where its accumulators fit:
-// every K and V fragment then feeds two products, which halves the ldmatrix traffic.
+// Two blocks an SM, so that one block's softmax runs beside the other's products; what fits 255 registers a thread and
+// 99 KB (the least that a part from sm_80 on gives a block) decides the rest. A warp takes 32 rows where its
+// accumulators fit: every K and V fragment then feeds two products, which halves the ldmatrix traffic.
 template <int kHeadDim, ScoreKind kKind>
 struct ForwardConfig;
 template <>

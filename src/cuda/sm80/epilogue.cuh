@@ -1,5 +1,5 @@
-// End of a query block: sinks, the one division, lse, and the output rows. 16-bit rows pass through the warp's own part of
-// the Q tile, so that they leave in 16-byte stores; float32 rows leave as they lie, 32 bytes a quad.
+// End of a query block: sinks, the one division, lse, and the output rows. 16-bit rows pass through the warp's own part
+// of the Q tile, so that they leave in 16-byte stores; float32 rows leave as they lie, 32 bytes a quad.
 // Invariant: rows that saw no key, and those past a used length, are +0 and -inf, whatever the accumulators hold.
 #pragma once
 

@@ -1,12 +1,13 @@
 // Attention forward on mma.sync for every GPU from sm_80 on.
 //   q [seqlen_q, head_dim_qk], k [seqlen_k, head_dim_qk], v [seqlen_k, head_dim_v] of one (sequence, head) -> o, lse
-// One block takes kTileM query rows of one (sequence, query head, split); blocks are ordered by Schedule. Each warp owns
-// kWarpRows rows and all their keys: no exchange between warps but the shared K and V tiles.
-// Shared memory: Q tile [kTileM][d], then kStages x (K tile, V tile) [kTileN][d], then the paged row table. With two stages
-// the copies of tile j + 1 start at the head of step j and there is one barrier a tile; with one stage V_j is copied during
-// q k^T and K_{j+1} during the softmax and p v, at two barriers a tile.
-// Work: 4 * kTileM * kTileN * d FLOPs a step against 4 * kTileN * d bytes from L2 (kTileM = 128: 128 FLOP a byte), so the
-// tensor pipe bounds it; ldmatrix moves (2 + kTileM / kTileN_q) tiles a warp, which is why a warp takes 32 rows up to d 128.
+// One block takes kTileM query rows of one (sequence, query head, split); blocks are ordered by Schedule. Each warp
+// owns kWarpRows rows and all their keys: no exchange between warps but the shared K and V tiles.
+// Shared memory: Q tile [kTileM][d], then kStages x (K tile, V tile) [kTileN][d], then the paged row table. With two
+// stages the copies of tile j + 1 start at the head of step j and there is one barrier a tile; with one stage V_j is
+// copied during q k^T and K_{j+1} during the softmax and p v, at two barriers a tile.
+// Work: 4 * kTileM * kTileN * d FLOPs a step against 4 * kTileN * d bytes from L2 (kTileM = 128: 128 FLOP a byte), so
+// the tensor pipe bounds it; ldmatrix moves K and V once a warp, which is why a warp takes 32 rows up
+// to d 128.
 // Source: Dao, FlashAttention-2, Algorithm 1 and section 3.3.
 #pragma once
 
@@ -59,14 +60,20 @@ __device__ __forceinline__ void run_tiles(const ForwardParams& p, const BlockVie
   keys.keep_row(begin + 1, keys.find_row(begin + 1));
   if (p.page_size != 0) __syncthreads();
   keys.start_keys(stages, begin);
+  if (Config::kValuesApart) ptx::copy_async_commit();
   if (Config::kStages == 2) keys.start_values(stages + Config::kKeyBytes, begin);
   ptx::copy_async_commit();
 
   uint32_t stage = stages;
 #pragma unroll 1
   for (int tile = begin; tile < end; ++tile) {
-    // Everything in flight is this tile's; the barrier also says that all warps are done with the tile before.
-    ptx::copy_async_wait<0>();
+    // Everything in flight is this tile's; the barrier also says that all warps are done with the tile before. The
+    // first tile may start without its V.
+    if (Config::kValuesApart && tile == view.tiles.begin) {
+      ptx::copy_async_wait<1>();
+    } else {
+      ptx::copy_async_wait<0>();
+    }
     __syncthreads();
     const int2 next_row = keys.find_row(tile + 2);
     const uint32_t key = stage, value = stage + Config::kKeyBytes;
@@ -90,6 +97,10 @@ __device__ __forceinline__ void run_tiles(const ForwardParams& p, const BlockVie
       ptx::copy_async_commit();
     }
     score_tile<Element, Config, kKind>(scores, p, view, first_row, tile);
+    if (Config::kValuesApart && tile == view.tiles.begin) {
+      ptx::copy_async_wait<1>();
+      __syncthreads();
+    }
     online_softmax(scores, acc, rows, scale);
     multiply_probs_value<Element, Config>(acc, scores, value + lane.value);
     keys.keep_row(tile + 2, next_row);

@@ -1,5 +1,5 @@
-// Host side of one compiled forward kernel: what planning asks of it, its loading and its launch. nvcc gives kernel templates
-// internal linkage, so every source in instances/ makes its own.
+// Host side of one compiled forward kernel: what planning asks of it, its loading and its launch. nvcc gives kernel
+// templates internal linkage, so every source in instances/ makes its own.
 #pragma once
 
 #include "../launch.hpp"

@@ -1,5 +1,5 @@
-// The two products of a tile on mma.sync. Fragment shapes are in ptx/mma.cuh; a warp's scores are [row block][8 keys][4],
-// its accumulators [row block][8 value columns][4].
+// The two products of a tile on mma.sync. Fragment shapes are in ptx/mma.cuh; a warp's scores are [row block][8
+// keys][4], its accumulators [row block][8 value columns][4].
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,8 @@ __device__ __forceinline__ void multiply_query_key(typename Fragments<Config>::S
   }
 }
 
-// acc += probs v, 16 keys a step. The probabilities of two neighbouring key blocks are the A operand of a step as they lie.
+// acc += probs v, 16 keys a step. The probabilities of two neighbouring key blocks are the A operand of a step as they
+// lie.
 template <class Element, class Config>
 __device__ __forceinline__ void multiply_probs_value(typename Fragments<Config>::Accumulators& acc,
                                                      const typename Fragments<Config>::Scores& probs, uint32_t value) {

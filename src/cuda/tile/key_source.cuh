@@ -1,7 +1,7 @@
-// How the key and value rows of a block reach shared memory: dense and packed rows at a constant stride, or pages of any
-// size found through the page table. Rows at or past seqlen_k are zero-filled, never read.
-// Paged blocks keep the page and slot of the rows of two tiles in shared memory, written one tile ahead of the copies that
-// use them, so that the page table's latency hides behind a tile's arithmetic.
+// How the key and value rows of a block reach shared memory: dense and packed rows at a constant stride, or pages of
+// any size found through the page table. Rows at or past seqlen_k are zero-filled, never read.
+// Paged blocks keep the page and slot of the rows of two tiles in shared memory, written one tile ahead of the copies
+// that use them, so that the page table's latency hides behind a tile's arithmetic.
 #pragma once
 
 #include <cstdint>

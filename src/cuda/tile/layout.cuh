@@ -1,5 +1,5 @@
-// Tiles of 16-bit elements in shared memory, [rows][kDim], swizzled so that eight consecutive rows of one 16-byte chunk lie
-// in eight different bank groups: ldmatrix and 16-byte stores are free of conflicts without padding.
+// Tiles of 16-bit elements in shared memory, [rows][kDim], swizzled so that eight consecutive rows of one 16-byte chunk
+// lie in eight different bank groups: ldmatrix and 16-byte stores are free of conflicts without padding.
 //   kDim a multiple of 64: row r stores chunk c at c ^ (r % 8)
 //   kDim a multiple of 32: row r stores chunk c at c ^ (r / 2 % 4); rows are 64 bytes apart modulo 128
 // Invariant: the swizzle touches only the lowest bits of the chunk, so a lane that steps over rows in eights and over
@@ -45,7 +45,8 @@ struct TileCopy {
   __device__ static int row() { return threadIdx.x / kLanes; }
   __device__ static int chunk() { return threadIdx.x % kLanes; }
 
-  // Starts the copy of one row of pass `pass`; chunks at or past `valid_chunks` and rows that are not `valid` become zero.
+  // Starts the copy of one row of pass `pass`; chunks at or past `valid_chunks` and rows that are not `valid` become
+  // zero.
   __device__ static void start(uint32_t tile, int pass, const char* row_pointer, bool valid, int valid_chunks) {
     const uint32_t destination = tile + Layout::offset(row(), chunk()) + pass * kRowsPerPass * Layout::kRowBytes;
 #pragma unroll

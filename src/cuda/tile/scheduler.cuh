@@ -1,5 +1,5 @@
-// Which work a block does: its place in the grid (Schedule) and where its sequence lies in memory. Whatever lengths, page
-// tables and cumulative lengths hold, the ranges made here stay inside the arrays. Compiles on host and device.
+// Which work a block does: its place in the grid (Schedule) and where its sequence lies in memory. Whatever lengths,
+// page tables and cumulative lengths hold, the ranges made here stay inside the arrays. Compiles on host and device.
 #pragma once
 
 #include "../forward_params.hpp"
@@ -12,7 +12,7 @@ struct WorkItem {
 };
 
 TESSERA_HD WorkItem locate_block(const Schedule& schedule, uint32_t block) {
-  const uint32_t remainder = schedule.head_batches % schedule.group;
+  const uint32_t remainder = schedule.remainder;
   const uint32_t first = remainder * schedule.query_blocks;
   uint32_t begin = 0, size = remainder;
   if (block >= first) {
@@ -41,7 +41,7 @@ struct SequenceView {
   core::Band band;
 };
 
-TESSERA_HD SequenceView locate_sequence(const ForwardParams& p, int64_t batch, int split) {
+TESSERA_HD SequenceView locate_sequence(const ForwardParams& p, uint32_t batch, int split) {
   SequenceView view{};
   view.q_batch = batch;
   view.rows_q = p.seqlen_q;
@@ -86,12 +86,12 @@ struct BlockView {
   float slope;
 };
 
-TESSERA_HD BlockView view_block(const ForwardParams& p, int64_t batch, int64_t head, int split, int64_t first_row,
+TESSERA_HD BlockView view_block(const ForwardParams& p, uint32_t batch, uint32_t head, int split, int64_t first_row,
                                 int tile_m, int tile_n) {
   BlockView view{};
   view.sequence = locate_sequence(p, batch, split);
   view.tiles = view.sequence.band.visible_tiles(first_row, first_row + tile_m, tile_n);
-  const int64_t head_kv = head / p.group;
+  const int64_t head_kv = head / static_cast<uint32_t>(p.group);
   view.k = static_cast<const char*>(p.k) + 2 * (view.sequence.kv_batch * p.k_stride.batch + head_kv * p.k_stride.head);
   view.v = static_cast<const char*>(p.v) + 2 * (view.sequence.kv_batch * p.v_stride.batch + head_kv * p.v_stride.head);
   view.bias_row0 = batch * p.bias_stride[0] + head * p.bias_stride[1] + view.sequence.first_key * p.bias_stride[3];

@@ -1,5 +1,5 @@
-// From products to scores: masking by the band, and the general scores (softcap, additive bias or u8 mask, ALiBi, any scale).
-// The plain kind leaves the products as they are and lets the softmax apply a positive scale.
+// From products to scores: masking by the band, and the general scores (softcap, additive bias or u8 mask, ALiBi, any
+// scale). The plain kind leaves the products as they are and lets the softmax apply a positive scale.
 // Invariant: a masked element is replaced, never multiplied or added to, so what it held reaches nothing.
 #pragma once
 

@@ -1,7 +1,7 @@
-// The online softmax over score tiles in registers, in base 2. A warp owns kBlocks * 16 rows; lane l holds, of every 16 x 8
-// block of scores [b][n], elements 0, 1 of row l / 4 and 2, 3 of row l / 4 + 8, columns 8 n + 2 (l % 4) + {0, 1}.
-// Invariant: the accumulators and row sums are relative to the row's base (its maximum in base-2 units, rounded once), so
-// the largest element of a row counts exactly 1 and nothing is divided before the end.
+// The online softmax over score tiles in registers, in base 2. A warp owns kBlocks * 16 rows; lane l holds, of every 16
+// x 8 block of scores [b][n], elements 0, 1 of row l / 4 and 2, 3 of row l / 4 + 8, columns 8 n + 2 (l % 4) + {0, 1}.
+// Invariant: the accumulators and row sums are relative to the row's base (its maximum in base-2 units, rounded once),
+// so the largest element of a row counts exactly 1 and nothing is divided before the end.
 // Source: Dao, FlashAttention-2, section 3.1 (unnormalised accumulators); Milakov and Gimelshein, online normaliser.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace tessera::cuda {
 
-// Above this |base| the rounding of a fused multiply-add's other operand reaches 2^-11 in the exponent: the scores of such
-// a row are multiplied and rounded like their maximum before the subtraction.
+// Above this |base| the rounding of a fused multiply-add's other operand reaches 2^-11 in the exponent: the scores of
+// such a row are multiplied and rounded like their maximum before the subtraction.
 inline constexpr float kFusedBaseLimit = 4096.0f;
 
 __device__ __forceinline__ float quad_max(float value) {

@@ -1,0 +1,426 @@
+"""python -m tessera.bench: this library beside PyTorch's attention backends on one CUDA device.
+
+    python -m tessera.bench PROBLEM...                 problem text: "fwd bf16 b4 hq16 sq4096 d128 causal cuda"
+    python -m tessera.bench --suite forward --out F    16k tokens, hidden 2048, d 64, 128, 256, N 512 to 16384
+    python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
+
+Every candidate runs in this process on the same random tensors. Rounds visit the candidates in random order, the L2
+cache is overwritten before each sample, samples are timed by events, and medians are kept: a power-limited card favours
+whoever runs after a pause, so only figures of one run compare. `textbook` is two cuBLAS products with S and P in device
+memory. The result file has the keys of `tessera bench --json`, and rms_error of every candidate against float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import hashlib
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import torch.nn.functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from . import Plan, Problem, _c, version
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+DTYPES = {_c.F16: torch.float16, _c.BF16: torch.bfloat16}
+FLUSH_BYTES = 256 << 20  # several times the L2 cache of any device
+LARGEST_SCORES = 24 << 30  # bytes of S and P that a textbook candidate may take
+
+
+def suite(name: str) -> list[str]:
+    """Problems of a named suite."""
+    if name != "forward":
+        raise SystemExit(f"--suite: {name!r}, expected forward")
+    problems = []
+    for dim in (64, 128, 256):
+        for length in (512, 1024, 2048, 4096, 8192, 16384):
+            for mask in ("", " causal"):
+                problems.append(f"fwd bf16 b{16384 // length} hq{2048 // dim} sq{length} d{dim}{mask} cuda")
+    return problems
+
+
+class Case:
+    """One dense problem with its tensors [batch, seqlen, heads, dim]."""
+
+    def __init__(self, text: str):
+        self.problem = p = Problem(text, return_lse=True)
+        self.causal = p.right == 0 and p.left == -1
+        dense = p.layout_q == _c.DENSE and p.layout_kv == _c.DENSE
+        if p.device < 0 or p.q.dtype not in DTYPES or not dense or not (self.causal or p.left == p.right == -1):
+            raise SystemExit(f"{text}: expected a dense f16 or bf16 problem on cuda, full or causal")
+        device, dtype = torch.device("cuda", p.device), DTYPES[p.q.dtype]
+        torch.manual_seed(0)
+        make = lambda *shape: torch.randn(shape, device=device, dtype=torch.float32).to(dtype)
+        self.q = make(p.batch, p.seqlen_q, p.heads_q, p.head_dim_qk)
+        self.k = make(p.batch, p.seqlen_k, p.heads_kv, p.head_dim_qk)
+        self.v = make(p.batch, p.seqlen_k, p.heads_kv, p.head_dim_v)
+        self.o = torch.full((p.batch, p.seqlen_q, p.heads_q, p.head_dim_v), float("nan"), device=device, dtype=dtype)
+        self.lse = torch.full((p.batch, p.heads_q, p.seqlen_q), float("nan"), device=device)
+        self.mask = None
+        if self.causal and p.seqlen_q != p.seqlen_k:
+            ones = torch.ones(p.seqlen_q, p.seqlen_k, dtype=torch.bool, device=device)
+            self.mask = ones.tril(p.seqlen_k - p.seqlen_q)
+
+    def transposed(self) -> tuple[torch.Tensor, ...]:
+        return tuple(x.transpose(1, 2) for x in (self.q, self.k, self.v))
+
+    def score_bytes(self) -> int:
+        p = self.problem
+        return 4 * p.batch * p.heads_q * p.seqlen_q * p.seqlen_k
+
+    def kept_pairs(self) -> int:
+        p = self.problem
+        if not self.causal:
+            return p.seqlen_q * p.seqlen_k
+        offset = p.seqlen_k - p.seqlen_q
+        return sum(max(0, min(p.seqlen_k, i + offset + 1)) for i in range(p.seqlen_q))
+
+    def flops(self) -> int:
+        p = self.problem
+        return 2 * (p.head_dim_qk + p.head_dim_v) * p.batch * p.heads_q * self.kept_pairs()
+
+    def bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in (self.q, self.k, self.v, self.o, self.lse))
+
+
+def sdpa(case: Case, backend: SDPBackend) -> Callable[[], torch.Tensor]:
+    q, k, v = case.transposed()
+    options: dict[str, Any] = {"attn_mask": case.mask} if case.mask is not None else {"is_causal": case.causal}
+    if case.problem.heads_q != case.problem.heads_kv:
+        options["enable_gqa"] = True
+
+    def call() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
+
+    return call
+
+
+def textbook(case: Case) -> Callable[[], torch.Tensor]:
+    """S = q k^T, P = softmax(S), o = P v, each in device memory."""
+    p = case.problem
+    q, k, v = case.transposed()
+    group = p.heads_q // p.heads_kv
+    if group > 1:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    hidden = None
+    if case.causal:
+        offset = p.seqlen_k - p.seqlen_q
+        hidden = torch.ones(p.seqlen_q, p.seqlen_k, dtype=torch.bool, device=q.device).triu(offset + 1)
+
+    def call() -> torch.Tensor:
+        scores = (q * p.head_dim_qk**-0.5) @ k.transpose(-1, -2)
+        if hidden is not None:
+            scores.masked_fill_(hidden, float("-inf"))
+        return (torch.softmax(scores, -1) @ v).transpose(1, 2)
+
+    return call
+
+
+class Runner:
+    """tessera_plan_run with everything prepared, so that a call costs what it costs a C caller plus ctypes."""
+
+    def __init__(self, case: Case):
+        begin = time.perf_counter()
+        self.plan = Plan(case.problem)
+        self.plan_seconds = time.perf_counter() - begin
+        self.case = case
+        size = self.plan.workspace_bytes
+        self.workspace = torch.empty(size, dtype=torch.uint8, device=case.q.device) if size else None
+        t = self.tensors = _c.Tensors()
+        t.size = ctypes.sizeof(_c.Tensors)
+        for name in ("q", "k", "v", "o", "lse"):
+            setattr(t, name, getattr(case, name).data_ptr())
+        self.exec = _c.Exec(ctypes.sizeof(_c.Exec), None, None)
+        self.status = _c.Status()
+
+    def __call__(self) -> torch.Tensor:
+        self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
+        code = self.launch()
+        if code:
+            raise RuntimeError(self.status.message.decode())
+        return self.case.o
+
+    def launch(self) -> int:
+        workspace = self.workspace.data_ptr() if self.workspace is not None else None
+        return _c.lib.tessera_plan_run(
+            self.plan._handle,
+            ctypes.byref(self.tensors),
+            workspace,
+            self.plan.workspace_bytes,
+            ctypes.byref(self.exec),
+            ctypes.byref(self.status),
+        )
+
+    def host_seconds(self) -> float:
+        """Median host time of a run on a stream with room in its queue."""
+        self()
+        samples = []
+        for i in range(300):
+            if i % 20 == 0:
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            self.launch()
+            samples.append(time.perf_counter() - begin)
+        torch.cuda.synchronize()
+        return statistics.median(samples)
+
+
+def exact(case: Case, heads: int) -> torch.Tensor:
+    """Batch row 0, the first `heads` heads, in float64: [seqlen_q, heads, dim]."""
+    p = case.problem
+    group = p.heads_q // p.heads_kv
+    out = torch.empty(p.seqlen_q, heads, p.head_dim_v, dtype=torch.float64, device=case.q.device)
+    columns = torch.arange(p.seqlen_k, device=case.q.device)
+    for head in range(heads):
+        k, v = case.k[0, :, head // group].double(), case.v[0, :, head // group].double()
+        for row in range(0, p.seqlen_q, 2048):
+            q = case.q[0, row : row + 2048, head].double()
+            scores = q @ k.T * p.head_dim_qk**-0.5
+            if case.causal:
+                rows = torch.arange(row, row + q.shape[0], device=q.device) + p.seqlen_k - p.seqlen_q
+                scores.masked_fill_(columns[None, :] > rows[:, None], float("-inf"))
+            out[row : row + 2048, head] = torch.softmax(scores, -1).nan_to_num_() @ v
+    return out
+
+
+def sample(call: Callable[[], Any], flush: torch.Tensor, count: int) -> list[float]:
+    events = []
+    for _ in range(count):
+        flush.zero_()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        events.append((begin, end))
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) * 1e-3 for begin, end in events]
+
+
+def extra_memory(call: Callable[[], Any]) -> int:
+    """Device bytes that a call allocates beyond its output."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = call()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    return max(0, peak - out.numel() * out.element_size())
+
+
+def candidates_of(case: Case, runner: Runner) -> dict[str, Callable[[], torch.Tensor]]:
+    calls: dict[str, Callable[[], torch.Tensor]] = {runner.plan.kernel: runner}
+    for name, backend in BACKENDS.items():
+        if name != "math" or 2 * case.score_bytes() <= LARGEST_SCORES:
+            calls[name] = sdpa(case, backend)
+    if case.score_bytes() <= LARGEST_SCORES:
+        calls["textbook"] = textbook(case)
+    working = {}
+    for name, call in calls.items():
+        try:
+            call()
+            torch.cuda.synchronize()
+            working[name] = call
+        except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+            if name == runner.plan.kernel:
+                raise
+            print(f"  {name} left out: {str(error).splitlines()[0]}", file=sys.stderr)
+    return working
+
+
+def measure(text: str, rounds: int, samples: int, errors: bool) -> dict[str, Any]:
+    case = Case(text)
+    runner = Runner(case)
+    calls = candidates_of(case, runner)
+    memory = {name: extra_memory(call) for name, call in calls.items()}
+    rms = {}
+    if errors:
+        heads = min(2, case.problem.heads_q)
+        reference = exact(case, heads)
+        for name, call in calls.items():
+            rms[name] = (call()[0, :, :heads].double() - reference).square().mean().sqrt().item()
+        del reference
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=case.q.device)
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    for _ in range(rounds):
+        random.shuffle(order)
+        for name in order:
+            # The slow ones settle sooner, and their heat should not be the others' clock.
+            slow = name in ("math", "textbook")
+            seconds[name] += sample(calls[name], flush, 1 if slow else samples)
+    median = {name: statistics.median(times) for name, times in seconds.items()}
+    explained = runner.plan.explain(json=True)
+    kernel, own, flops = runner.plan.kernel, median[runner.plan.kernel], case.flops()
+    row = {
+        "problem": str(case.problem),
+        "kernel": kernel,
+        "status": "ran",
+        "reason": "",
+        "baseline": False,
+        "seconds_median": own,
+        "seconds_min": min(seconds[kernel]),
+        "seconds_max": max(seconds[kernel]),
+        "flops": flops,
+        "bytes": case.bytes(),
+        "tflops": flops / own * 1e-12,
+        "gbytes_per_s": case.bytes() / own * 1e-9,
+        "speedup_over_textbook": median["textbook"] / own if "textbook" in median else None,
+        "workspace_bytes": runner.plan.workspace_bytes,
+        "extra_bytes": memory[kernel] + runner.plan.workspace_bytes + case.lse.numel() * 4,
+        "plan_seconds": runner.plan_seconds,
+        "host_seconds": runner.host_seconds(),
+        "rms_error": rms.get(kernel),
+        "tile": [explained.get("tile_m"), explained.get("tile_n")],
+        "peers": {
+            name: {
+                "seconds_median": median[name],
+                "tflops": flops / median[name] * 1e-12,
+                "rms_error": rms.get(name),
+                "extra_bytes": memory[name],
+            }
+            for name in calls
+            if name != kernel
+        },
+    }
+    return row
+
+
+def sources_sha256() -> str | None:
+    """Of the CUDA sources beside this package, in order of their names."""
+    root = Path(__file__).resolve().parents[2] / "src" / "cuda"
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def smi(query: str) -> str:
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return ""
+
+
+def describe() -> dict[str, Any]:
+    return {
+        "device": torch.cuda.get_device_name(),
+        "host": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}",
+        "driver": smi("driver_version"),
+        "clocks": smi("clocks.max.sm,clocks.max.mem,power.limit"),
+        "versions": {
+            "tessera": version(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "python": platform.python_version(),
+        },
+        "commit": os.environ.get("TESSERA_COMMIT", ""),
+        "kernel_sources_sha256": sources_sha256(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def table_line(row: dict[str, Any]) -> str:
+    peers = row["peers"]
+    cells = [f"{row['problem']:58s} {row['tflops']:7.1f}"]
+    for name in (*BACKENDS, "textbook"):
+        peer = peers.get(name)
+        ratio = f"{peer['tflops']:6.1f} ({row['tflops'] / peer['tflops']:5.2f}x)" if peer else "     -         "
+        cells.append(f"{name} {ratio}")
+    if row["rms_error"] and "flash" in peers:
+        cells.append(f"rms {row['rms_error']:.2e} ({row['rms_error'] / peers['flash']['rms_error']:.3f} of flash)")
+    return "  ".join(cells)
+
+
+def draw(results: str, picture: str) -> None:
+    """TFLOP/s over N, a panel a head dim and mask."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    data = json.loads(Path(results).read_text())
+    panels: dict[tuple[int, bool], list[dict[str, Any]]] = {}
+    for row in data["rows"]:
+        problem = Problem(row["problem"])
+        row["length"] = problem.seqlen_q
+        panels.setdefault((problem.head_dim_qk, problem.right == 0), []).append(row)
+    dims = sorted({dim for dim, _ in panels})
+    figure, axes = plt.subplots(2, len(dims), figsize=(4.2 * len(dims), 6.4), squeeze=False, sharex=True)
+    for (dim, causal), rows in panels.items():
+        rows.sort(key=lambda row: row["length"])
+        axis = axes[int(causal)][dims.index(dim)]
+        lengths = [row["length"] for row in rows]
+        axis.plot(lengths, [row["tflops"] for row in rows], "o-", color="black", label=rows[0]["kernel"])
+        for name in (*BACKENDS, "textbook"):
+            points = [(row["length"], row["peers"][name]["tflops"]) for row in rows if name in row["peers"]]
+            if points:
+                axis.plot(*zip(*points), ".--", label=name)
+        axis.set_xscale("log", base=2)
+        axis.set_ylim(bottom=0)
+        axis.set_title(f"d {dim}, {'causal' if causal else 'full'}")
+        axis.grid(alpha=0.3)
+        if causal:
+            axis.set_xlabel("N (queries = keys)")
+    axes[0][0].set_ylabel("TFLOP/s")
+    axes[1][0].set_ylabel("TFLOP/s")
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(f"{data['device']}, bf16 forward, 16k tokens, hidden 2048 ({data['date']})")
+    figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tessera.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("problems", nargs="*", metavar="PROBLEM")
+    parser.add_argument("--suite", help="forward")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=3, help="a round and candidate")
+    parser.add_argument("--no-errors", action="store_true", help="leave the comparison with float64 out")
+    parser.add_argument("--out", help="result file")
+    parser.add_argument("--draw", nargs=2, metavar=("RESULTS", "PICTURE"))
+    options = parser.parse_args(arguments)
+    if options.draw:
+        draw(*options.draw)
+        return 0
+    problems = options.problems + (suite(options.suite) if options.suite else [])
+    if not problems:
+        parser.error("no problem; expected problem text or --suite forward")
+    if not torch.cuda.is_available():
+        print("tessera.bench: torch sees no CUDA device", file=sys.stderr)
+        return 3
+    rows = []
+    for text in problems:
+        rows.append(measure(text, options.rounds, options.samples, not options.no_errors))
+        print(table_line(rows[-1]), flush=True)
+    if options.out:
+        Path(options.out).write_text(json.dumps({**describe(), "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
