@@ -94,16 +94,13 @@ std::string explain(const Plan& plan, KernelList extra, bool json);
 
 // The rules on `exec` (may be null) and its executor.
 int check_exec(const tessera_exec* exec, bool is_cpu, tessera_status* status);
-// The rules of run_plan on structs, pointers and alignment alone.
-int check_tensors(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status);
-
 // Checks pointers, alignment, workspace and, on the CPU, metadata; then runs the plan's kernel.
 int run_plan(const Plan& plan, const tessera_tensors* tensors, void* workspace, size_t bytes, const tessera_exec* exec,
              tessera_status* status);
 
 // Lengths, page tables, leftpad and batch_idx of a CPU problem: every rule, before anything is written.
 int check_metadata_cpu(const Problem& problem, const tessera_tensors& tensors, tessera_status* status);
-// check_tensors, then the metadata rules on the plan's device.
+// The metadata rules alone, on the plan's device.
 int check_metadata(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status);
 // The same rules for arrays on the device; copies them to the host and blocks (src/cuda; a stub without CUDA).
 int check_metadata_cuda(const Plan& plan, const tessera_tensors& tensors, const tessera_exec* exec, tessera_status* status);

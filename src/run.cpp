@@ -46,17 +46,10 @@ int check_rules(const PointerRule (&rules)[count], tessera_status* status) {
   return TESSERA_OK;
 }
 
-int check_pointers(const Problem& p, const tessera_tensors& t, tessera_status* status) {
-  const auto [q, k] = extents(p);
-  const bool backward = p.pass == TESSERA_BACKWARD, some = p.batch > 0;
-  const int32_t lse_align = dtype_bytes(lse_dtype(p.q.dtype));
+int check_metadata_pointers(const Problem& p, const tessera_tensors& t, tessera_status* status) {
+  const bool some = p.batch > 0;
   const bool packed_q = p.layout_q == TESSERA_PACKED, packed_k = p.layout_kv == TESSERA_PACKED;
   const PointerRule rules[] = {
-      {"q", t.q, p.q.align, q},
-      {"k", t.k, p.k.align, k},
-      {"v", t.v, p.v.align, k},
-      {"o", t.o, p.o.align, q},
-      {"lse", t.lse, lse_align, q && (backward || p.has(TESSERA_FLAG_LSE))},
       {"cu_seqlens_q", t.cu_seqlens_q, 4, packed_q},
       {"cu_seqlens_k", t.cu_seqlens_k, 4, packed_k},
       {"seqused_q", t.seqused_q, 4, some && p.has(TESSERA_FLAG_SEQUSED_Q)},
@@ -64,12 +57,27 @@ int check_pointers(const Problem& p, const tessera_tensors& t, tessera_status* s
       {"page_table", t.page_table, 4, some && p.layout_kv == TESSERA_PAGED && p.max_pages > 0},
       {"leftpad", t.leftpad, 4, some && p.has(TESSERA_FLAG_LEFTPAD)},
       {"batch_idx", t.batch_idx, 4, some && p.has(TESSERA_FLAG_BATCH_IDX)},
+  };
+  return check_rules(rules, status);
+}
+
+int check_pointers(const Problem& p, const tessera_tensors& t, tessera_status* status) {
+  const auto [q, k] = extents(p);
+  const bool backward = p.pass == TESSERA_BACKWARD, some = p.batch > 0;
+  const int32_t lse_align = dtype_bytes(lse_dtype(p.q.dtype));
+  const PointerRule rules[] = {
+      {"q", t.q, p.q.align, q},
+      {"k", t.k, p.k.align, k},
+      {"v", t.v, p.v.align, k},
+      {"o", t.o, p.o.align, q},
+      {"lse", t.lse, lse_align, q && (backward || p.has(TESSERA_FLAG_LSE))},
       {"alibi_slopes", t.alibi_slopes, 4, some && p.has(TESSERA_FLAG_ALIBI)},
       {"sinks", t.sinks, 4, some && p.has(TESSERA_FLAG_SINKS)},
       {"v_mean", t.v_mean, 4, some && p.has(TESSERA_FLAG_V_MEAN)},
       {"bias", t.bias, p.bias.align, q && k && p.has(TESSERA_FLAG_BIAS)},
   };
   if (const int code = check_rules(rules, status)) return code;
+  if (const int code = check_metadata_pointers(p, t, status)) return code;
   if (!backward) return TESSERA_OK;
   const PointerRule backward_rules[] = {
       {"d_o", t.d_o, p.d_o.align, q},
@@ -161,21 +169,24 @@ int check_exec(const tessera_exec* exec, bool is_cpu, tessera_status* status) {
   return TESSERA_OK;
 }
 
-int check_tensors(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
+namespace {
+
+int check_structs(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
+  if (!plan.device->present) {
+    return fail(status, TESSERA_NO_DEVICE, "the plan is for the named device \"%s\"; it explains but does not run", plan.device->name);
+  }
   if (tensors == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "tensors is NULL; expected a pointer");
   if (tensors->size != sizeof(tessera_tensors)) {
     return fail(status, TESSERA_INVALID_ARGUMENT, "tensors.size is %zu; expected %zu", tensors->size, sizeof(tessera_tensors));
   }
-  if (const int code = check_exec(exec, plan.device->is_cpu, status)) return code;
-  if (const int code = check_pointers(plan.problem, *tensors, status)) return code;
-  return check_scales(plan.problem, *tensors, status);
+  return check_exec(exec, plan.device->is_cpu, status);
 }
 
+}  // namespace
+
 int check_metadata(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
-  if (!plan.device->present) {
-    return fail(status, TESSERA_NO_DEVICE, "the plan is for the named device \"%s\"; it has no tensors to check", plan.device->name);
-  }
-  if (const int code = check_tensors(plan, tensors, exec, status)) return code;
+  if (const int code = check_structs(plan, tensors, exec, status)) return code;
+  if (const int code = check_metadata_pointers(plan.problem, *tensors, status)) return code;
   const int code = plan.device->is_cpu ? check_metadata_cpu(plan.problem, *tensors, status)
                                        : check_metadata_cuda(plan, *tensors, exec, status);
   return code == TESSERA_OK ? succeed(status) : code;
@@ -183,10 +194,9 @@ int check_metadata(const Plan& plan, const tessera_tensors* tensors, const tesse
 
 int run_plan(const Plan& plan, const tessera_tensors* tensors, void* workspace, size_t bytes, const tessera_exec* exec,
              tessera_status* status) {
-  if (!plan.device->present) {
-    return fail(status, TESSERA_NO_DEVICE, "the plan is for the named device \"%s\"; it explains but does not run", plan.device->name);
-  }
-  if (const int code = check_tensors(plan, tensors, exec, status)) return code;
+  if (const int code = check_structs(plan, tensors, exec, status)) return code;
+  if (const int code = check_pointers(plan.problem, *tensors, status)) return code;
+  if (const int code = check_scales(plan.problem, *tensors, status)) return code;
   if (const int code = check_aliases(plan.problem, *tensors, status)) return code;
   if (const int code = check_workspace(plan, workspace, bytes, status)) return code;
   RunContext context{tensors, static_cast<std::byte*>(workspace), nullptr, nullptr, status};

@@ -150,8 +150,8 @@ typedef struct tessera_tensors {
 } tessera_tensors;
 
 /* The caller's threads. parallel must call task(arg, i) once for every i in [0, count), in any order, on any
- * threads, and return when all are done. The library never asks for more than `threads` tasks at once and its
- * tasks never wait for one another. */
+ * threads, and return when all are done. `threads` is how many it can run at once. A run asks for at most the plan's
+ * threads (tessera_problem.threads) tasks, which never wait for one another. */
 typedef struct tessera_executor {
   size_t size;
   int32_t threads, reserved;
