@@ -246,7 +246,7 @@ TEST(ProblemText, WithoutExtrasTheProblemItselfSurvives) {
 }
 
 TEST(ProblemText, ResolvedProblemsPrintTheSameLine) {
-  for (const char* text : {"fwd f32 b2 hq4 hkv2 sq8 sk6 d16 causal topleft cpu", "fwd bf16 b1 hq1 hkv1 sq8 sk8 d64 layout=bhsd scale=0.5 cpu",
+  for (const char* text : {"fwd f32 b2 hq4 hkv2 sq8 sk6 d16 causal topleft cpu", "fwd bf16 b1 hq2 hkv1 sq8 sk8 d64 layout=bhsd scale=0.5 cpu",
                            "bwd f16 b3 hq2 hkv2 sq8 sk8 d16 dv8 dlse packed softcap=2 cpu", "fwd f32 b1 hq1 hkv1 sq8 sk8 d8 bias=1 splits=3 cpu"}) {
     Problem checked;
     tessera_status status;
