@@ -7,7 +7,8 @@ if [ ! -e "${objects[0]}" ]; then
   echo "isa symbols: no object for a newer instruction set in $1"
   exit 0
 fi
-leaked=$(nm -C --defined-only "${objects[@]}" | awk '$2 ~ /^[WVu]$/' | grep -Ev 'tessera::cpu::avx(2|512)::|DW\.ref\.' || true)
+leaked=$(nm -C --defined-only "${objects[@]}" |
+  awk '$2 ~ /^[WVu]$/' | grep -Ev 'tessera::cpu::avx(2|512)::|DW\.ref\.' || true)
 if [ -n "$leaked" ]; then
   echo "weak symbols outside of their instruction set's namespace:"
   echo "$leaked"

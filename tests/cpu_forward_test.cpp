@@ -1,5 +1,5 @@
-// The CPU forward rows where the common cases do not reach: lengths around every tile edge against the judge, results that
-// must not depend on threads, chunking or the caller's floating-point mode, and non-finite or extreme operands.
+// The CPU forward rows where the common cases do not reach: lengths around every tile edge against the judge, results
+// that must not depend on threads, chunking or the caller's floating-point mode, and non-finite or extreme operands.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -42,8 +42,8 @@ BlockCounts count_blocks(const Problem& problem, const ForwardTiles& tiles) {
   return {positions, head_groups, problem.batch * problem.heads_kv * head_groups * positions};
 }
 
-// Block rows: as many as keep Q and O in five eighths of L2, beside the packed chunk in a quarter; fewer where that leaves
-// threads idle, which changes no result.
+// Block rows: as many as keep Q and O in five eighths of L2, beside the packed chunk in a quarter; fewer where that
+// leaves threads idle, which changes no result.
 void choose_rows(const Problem& problem, const DeviceInfo& device, int64_t strip, int64_t row_bytes,
                  ForwardTiles* tiles) {
   const int64_t budget = std::clamp(device.l2_bytes * 5 / 8 / row_bytes, 2 * strip, kMaxRows);
