@@ -1,5 +1,6 @@
-// Facts are first turned into the words that the user left out, so one parser owns the language; then what the tensors say is
-// compared with what was parsed; last come the numbers that text cannot carry (totals, pages, strides of a bias).
+// Facts are first turned into the words that the user left out, so one parser owns the language; then what the tensors
+// say is compared with what was parsed; last come the numbers that text cannot carry (totals, pages, strides of a
+// bias).
 #include "cli/bind.hpp"
 
 #include <algorithm>

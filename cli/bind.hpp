@@ -1,5 +1,5 @@
-// From real tensors and words to a problem that can be planned and run. Invariant: shapes and element types come from the
-// tensors, everything else from the words, and a word that says otherwise than the tensors is bad input.
+// From real tensors and words to a problem that can be planned and run. Invariant: shapes and element types come from
+// the tensors, everything else from the words, and a word that says otherwise than the tensors is bad input.
 #pragma once
 
 #include <map>

@@ -23,7 +23,8 @@ template <class... Args>
   throw Failure{kBadInput, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// Of several outcomes the one that the process reports: bad input, then device trouble, then a failed check, then a refusal.
+// Of several outcomes the one that the process reports: bad input, then device trouble, then a failed check, then a
+// refusal.
 inline int worse_exit(int a, int b) {
   constexpr int kRank[] = {0, 2, 4, 1, 3};  // by exit code
   return kRank[a] >= kRank[b] ? a : b;

@@ -26,8 +26,8 @@ class InputFile {
   void* mapped_ = nullptr;
 };
 
-// A file that appears under its name only by commit(): until then it is a temporary one beside it, removed on the way out.
-// A name that is a device or a pipe is written through, a symbolic link is followed.
+// A file that appears under its name only by commit(): until then it is a temporary one beside it, removed on the way
+// out. A name that is a device or a pipe is written through, a symbolic link is followed.
 class OutputFile {
  public:
   // Throws Failure (bad input) unless the file can be made. `label` is e.g. "--out o.npy".

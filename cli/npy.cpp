@@ -1,4 +1,5 @@
-// Reads the header of a .npy file: a Python dict literal of exactly three keys, parsed by a cursor that never leaves it.
+// Reads the header of a .npy file: a Python dict literal of exactly three keys, parsed by a cursor that never leaves
+// it.
 #include "cli/npy.hpp"
 
 #include <bit>

@@ -1,5 +1,5 @@
-// NumPy's .npy format, versions 1 to 3, for f2, f4 and f8 in C order. Source: numpy.lib.format. Every byte of the header
-// is checked before a size is believed; the file must end where the header says that the data end.
+// NumPy's .npy format, versions 1 to 3, for f2, f4 and f8 in C order. Source: numpy.lib.format. Every byte of the
+// header is checked before a size is believed; the file must end where the header says that the data end.
 #pragma once
 
 #include <span>
@@ -11,7 +11,8 @@
 
 namespace tessera::cli {
 
-// The array in `file`, whose bytes the view points into. Throws Failure (bad input) with one line that begins with `label`.
+// The array in `file`, whose bytes the view points into. Throws Failure (bad input) with one line that begins with
+// `label`.
 TensorView read_npy(std::span<const std::byte> file, std::string_view label);
 
 // Magic, version 1.0 and header for an array of dtype F16, F32 or F64; a multiple of 64 bytes long.

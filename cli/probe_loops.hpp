@@ -1,7 +1,7 @@
-// The loops of the probe, compiled once per instruction set: the including source sets kVectorBytes and kChains. Vectors
-// are GCC's, so the source is the same everywhere. kChains independent sums cover latency times issue width (4 x 2 on current
-// cores) and still fit the register file beside two constants.
-// Everything is in an unnamed namespace: two sources compiled for different instruction sets must never share a function.
+// The loops of the probe, compiled once per instruction set: the including source sets kVectorBytes and kChains.
+// Vectors are GCC's, so the source is the same everywhere. kChains independent sums cover latency times issue width (4
+// x 2 on current cores) and still fit the register file beside two constants. Everything is in an unnamed namespace:
+// two sources compiled for different instruction sets must never share a function.
 #include <cstring>
 
 #include "cli/probe.hpp"

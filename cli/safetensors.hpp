@@ -16,8 +16,8 @@ namespace tessera::cli {
 // Throws Failure (bad input) with one line that begins with `label`.
 std::vector<TensorView> read_safetensors(std::span<const std::byte> file, std::string_view label);
 
-// Length and JSON header for `tensors` in this order (name, dtype, shape, bytes); a multiple of 64 bytes long, so the data
-// of a file that is read to an aligned address are aligned too.
+// Length and JSON header for `tensors` in this order (name, dtype, shape, bytes); a multiple of 64 bytes long, so the
+// data of a file that is read to an aligned address are aligned too.
 std::string safetensors_header(const std::vector<TensorView>& tensors);
 
 }  // namespace tessera::cli

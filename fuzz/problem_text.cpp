@@ -1,5 +1,5 @@
-// Any text as a line of problem text: parsing, the canonical line, planning and explaining. Invariant: the canonical line
-// of what was parsed parses again, to the same canonical line.
+// Any text as a line of problem text: parsing, the canonical line, planning and explaining. Invariant: the canonical
+// line of what was parsed parses again, to the same canonical line.
 #include <string>
 
 #include "fuzz.hpp"

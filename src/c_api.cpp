@@ -66,13 +66,14 @@ std::string support_reasons(const tessera_problem& problem, int code, const tess
                                                             : cuda_info(checked.device, nullptr);
   std::string reasons;
   if (device == nullptr) return status.message;
-  visit_rows(checked, *device, {},
-             [](const RowAnswer& answer, void* context) {
-               auto* text = static_cast<std::string*>(context);
-               const std::string reason = answer.refusal ? format_refusal(answer.refusal) : "excluded by the pin";
-               text->append(text->empty() ? "" : "\n").append(answer.entry->name).append(": ").append(reason);
-             },
-             &reasons);
+  visit_rows(
+      checked, *device, {},
+      [](const RowAnswer& answer, void* context) {
+        auto* text = static_cast<std::string*>(context);
+        const std::string reason = answer.refusal ? format_refusal(answer.refusal) : "excluded by the pin";
+        text->append(text->empty() ? "" : "\n").append(answer.entry->name).append(": ").append(reason);
+      },
+      &reasons);
   return reasons.empty() ? std::string(status.message) : reasons;
 }
 
@@ -96,7 +97,8 @@ int tessera_problem_parse(const char* text, tessera_problem* problem, tessera_st
 
 size_t tessera_problem_format(const tessera_problem* problem, char* text, size_t capacity) {
   return guarded_text(text, capacity, [&] {
-    return problem != nullptr && problem->size == sizeof(tessera_problem) ? format_problem(*problem, nullptr) : std::string();
+    return problem != nullptr && problem->size == sizeof(tessera_problem) ? format_problem(*problem, nullptr)
+                                                                          : std::string();
   });
 }
 
@@ -141,16 +143,18 @@ int tessera_plan_passed_over(const tessera_plan* plan, const char** first_reason
 }
 
 size_t tessera_plan_explain(const tessera_plan* plan, int json, char* text, size_t capacity) {
-  return guarded_text(text, capacity, [&] { return plan != nullptr ? explain(plan->plan, {}, json != 0) : std::string(); });
+  return guarded_text(text, capacity,
+                      [&] { return plan != nullptr ? explain(plan->plan, {}, json != 0) : std::string(); });
 }
 
-int tessera_plan_run(const tessera_plan* plan, const tessera_tensors* tensors, void* workspace, size_t bytes, const tessera_exec* exec,
-                     tessera_status* status) {
+int tessera_plan_run(const tessera_plan* plan, const tessera_tensors* tensors, void* workspace, size_t bytes,
+                     const tessera_exec* exec, tessera_status* status) {
   if (plan == nullptr) return null_argument(status, "plan");
   return guarded(status, [&] { return run_plan(plan->plan, tensors, workspace, bytes, exec, status); });
 }
 
-int tessera_check_metadata(const tessera_plan* plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
+int tessera_check_metadata(const tessera_plan* plan, const tessera_tensors* tensors, const tessera_exec* exec,
+                           tessera_status* status) {
   if (plan == nullptr) return null_argument(status, "plan");
   return guarded(status, [&] { return check_metadata(plan->plan, tensors, exec, status); });
 }
@@ -165,8 +169,8 @@ int tessera_merge_backward(const tessera_merge_args* args, const tessera_exec* e
   return guarded(status, [&] { return merge_backward(*args, exec, status); });
 }
 
-int tessera_append(const tessera_problem* problem, const tessera_tensors* tensors, const tessera_append_args* args, const tessera_exec*,
-                   tessera_status* status) {
+int tessera_append(const tessera_problem* problem, const tessera_tensors* tensors, const tessera_append_args* args,
+                   const tessera_exec*, tessera_status* status) {
   if (const int code = check_size(problem, "problem", status)) return code;
   if (const int code = check_size(tensors, "tensors", status)) return code;
   if (const int code = check_size(args, "append_args", status)) return code;
@@ -182,6 +186,8 @@ size_t tessera_devices(int json, char* text, size_t capacity) {
   return guarded_text(text, capacity, [&] { return describe_devices({}, json != 0); });
 }
 
-uint32_t tessera_version(void) { return TESSERA_VERSION_MAJOR << 16 | TESSERA_VERSION_MINOR << 8 | TESSERA_VERSION_PATCH; }
+uint32_t tessera_version(void) {
+  return TESSERA_VERSION_MAJOR << 16 | TESSERA_VERSION_MINOR << 8 | TESSERA_VERSION_PATCH;
+}
 
 }  // extern "C"

@@ -13,6 +13,8 @@ int32_t cuda_device_count() { return 0; }
 
 KernelList cuda_kernels() { return {}; }
 
-int check_metadata_cuda(const Plan&, const tessera_tensors&, const tessera_exec*, tessera_status*) { return TESSERA_UNSUPPORTED; }
+int check_metadata_cuda(const Plan&, const tessera_tensors&, const tessera_exec*, tessera_status*) {
+  return TESSERA_UNSUPPORTED;
+}
 
 }  // namespace tessera::core

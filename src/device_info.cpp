@@ -85,7 +85,8 @@ void read_name(DeviceInfo* info) {
   unsigned brand[12] = {};
   if (__get_cpuid_max(0x80000000u, nullptr) >= 0x80000004u) {
     for (unsigned leaf = 0; leaf < 3; ++leaf) {
-      __get_cpuid(0x80000002u + leaf, brand + 4 * leaf, brand + 4 * leaf + 1, brand + 4 * leaf + 2, brand + 4 * leaf + 3);
+      __get_cpuid(0x80000002u + leaf, brand + 4 * leaf, brand + 4 * leaf + 1, brand + 4 * leaf + 2,
+                  brand + 4 * leaf + 3);
     }
   }
   char text[sizeof brand + 1] = {};
@@ -158,7 +159,8 @@ CpuState read_cpu() {
   if (const char* cap = std::getenv("TESSERA_ISA"); cap != nullptr && cap[0] != '\0') {
     const int32_t level = isa_from_name(cap);
     if (level == 0) {
-      std::snprintf(state.isa_error, sizeof state.isa_error, "TESSERA_ISA is \"%.40s\"; expected portable, avx2, avx512, amx or neon", cap);
+      std::snprintf(state.isa_error, sizeof state.isa_error,
+                    "TESSERA_ISA is \"%.40s\"; expected portable, avx2, avx512, amx or neon", cap);
     } else if (static_cast<Isa>(level) < info.isa) {
       info.isa = static_cast<Isa>(level);
       info.has_amx_bf16 = info.has_amx_int8 = false;
@@ -179,8 +181,8 @@ const CpuState& cpu_state() {
   return state;
 }
 
-DeviceInfo gpu(const char* name, int32_t arch, int32_t units, int64_t l2_mib, int64_t shared_kib, int64_t memory_gib, double f32,
-               double f16, double f8, double bandwidth) {
+DeviceInfo gpu(const char* name, int32_t arch, int32_t units, int64_t l2_mib, int64_t shared_kib, int64_t memory_gib,
+               double f32, double f16, double f8, double bandwidth) {
   DeviceInfo info{};
   std::snprintf(info.name, sizeof info.name, "%s", name);
   info.arch = arch;
@@ -209,8 +211,10 @@ const DeviceInfo* named_device(std::string_view name) {
   // Dense figures of NVIDIA's data sheets: H200 and H100 SXM (2023), A100 80 GB SXM (2021), GeForce RTX 4090 (Ada
   // whitepaper 1.1), B200 SXM (2024); shared memory a block: CUDA C++ Programming Guide, compute capabilities table.
   static const DeviceInfo devices[] = {
-      gpu("h200", 90, 132, 50, 227, 141, 66.9, 989.5, 1979, 4.8), gpu("h100", 90, 132, 50, 227, 80, 66.9, 989.5, 1979, 3.35),
-      gpu("a100", 80, 108, 40, 163, 80, 19.5, 312, 624, 2.04),    gpu("rtx4090", 89, 128, 72, 99, 24, 82.6, 165.2, 660.6, 1.008),
+      gpu("h200", 90, 132, 50, 227, 141, 66.9, 989.5, 1979, 4.8),
+      gpu("h100", 90, 132, 50, 227, 80, 66.9, 989.5, 1979, 3.35),
+      gpu("a100", 80, 108, 40, 163, 80, 19.5, 312, 624, 2.04),
+      gpu("rtx4090", 89, 128, 72, 99, 24, 82.6, 165.2, 660.6, 1.008),
       gpu("b200", 100, 148, 126, 227, 180, 75, 2250, 4500, 8.0),
   };
   for (const DeviceInfo& device : devices) {

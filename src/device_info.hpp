@@ -13,9 +13,9 @@ enum class Isa : int32_t { portable = 1, avx2 = 2, avx512 = 3, amx = 4, neon = 5
 struct DeviceInfo {
   char name[32];
   bool is_cpu;
-  bool present;  // false: named only, or no driver
-  int32_t arch;  // CUDA: 10 * major + minor; CPU: 0
-  int32_t units; // multiprocessors, or CPUs of the affinity mask
+  bool present;   // false: named only, or no driver
+  int32_t arch;   // CUDA: 10 * major + minor; CPU: 0
+  int32_t units;  // multiprocessors, or CPUs of the affinity mask
   int64_t l1_bytes, l2_bytes, l3_bytes;
   int64_t shared_bytes_per_block, memory_bytes;
   // Rough peaks for estimates and explain: FLOP/s of the unit for that type, and bytes/s.

@@ -32,7 +32,9 @@ RowReport probe_row(const KernelEntry& entry, const DeviceInfo& device) {
       tessera_problem problem;
       Problem checked;
       const std::string line = fmt::format("{} {} {}", shape, types, device.is_cpu ? "cpu" : "cuda");
-      if (parse_problem(line, &problem, nullptr, nullptr) != TESSERA_OK || validate(problem, &checked, nullptr) != TESSERA_OK) continue;
+      if (parse_problem(line, &problem, nullptr, nullptr) != TESSERA_OK ||
+          validate(problem, &checked, nullptr) != TESSERA_OK)
+        continue;
       const Refusal refusal = entry.refuse(checked, device);
       if (refusal) {
         if (report.reason.empty()) report.reason = format_refusal(refusal);
@@ -62,7 +64,9 @@ std::vector<RowReport> probe_rows(const DeviceInfo& device, KernelList extra) {
 
 std::string cpu_features(const DeviceInfo& cpu) {
   std::string text = isa_name(static_cast<int32_t>(cpu.isa));
-  const auto add = [&](bool on, const char* name) { if (on) text.append(" ").append(name); };
+  const auto add = [&](bool on, const char* name) {
+    if (on) text.append(" ").append(name);
+  };
   add(cpu.has_f16c, "f16c");
   add(cpu.has_avx512_bf16, "avx512_bf16");
   add(cpu.has_avx512_fp16, "avx512_fp16");
@@ -83,8 +87,11 @@ Json device_json(const DeviceInfo& device, KernelList extra) {
   json["memory_bytes"] = device.memory_bytes;
   json["kernels"] = Json::array();
   for (const RowReport& row : probe_rows(device, extra)) {
-    json["kernels"].push_back(
-        {{"kernel", row.name}, {"runs", row.runs}, {"instructions", row.instructions}, {"takes", row.takes}, {"reason", row.reason}});
+    json["kernels"].push_back({{"kernel", row.name},
+                               {"runs", row.runs},
+                               {"instructions", row.instructions},
+                               {"takes", row.takes},
+                               {"reason", row.reason}});
   }
   return json;
 }
@@ -93,14 +100,15 @@ std::string device_words(const DeviceInfo& device, KernelList extra) {
   std::string text = fmt::format("{}: {}, {} {}, {}\n", device.is_cpu ? "cpu" : "cuda", device.name, device.units,
                                  device.is_cpu ? "CPUs" : "multiprocessors",
                                  device.is_cpu ? cpu_features(device) : fmt::format("sm_{}", device.arch));
-  text += fmt::format("  caches: L1 {} KiB, L2 {} KiB, L3 {} KiB; memory {} GiB\n", device.l1_bytes >> 10, device.l2_bytes >> 10,
-                      device.l3_bytes >> 10, device.memory_bytes >> 30);
+  text += fmt::format("  caches: L1 {} KiB, L2 {} KiB, L3 {} KiB; memory {} GiB\n", device.l1_bytes >> 10,
+                      device.l2_bytes >> 10, device.l3_bytes >> 10, device.memory_bytes >> 30);
   const std::vector<RowReport> rows = probe_rows(device, extra);
   if (rows.empty()) text += "  this build has no kernels for it\n";
   for (const RowReport& row : rows) {
-    text += row.runs == "no" ? fmt::format("  {:<24}does not run here: {}\n", row.name, row.reason)
-                             : fmt::format("  {:<24}{}{}{}: {}\n", row.name, row.runs, row.instructions.empty() ? "" : ", ",
-                                           row.instructions, fmt::join(row.takes, ", "));
+    text += row.runs == "no"
+                ? fmt::format("  {:<24}does not run here: {}\n", row.name, row.reason)
+                : fmt::format("  {:<24}{}{}{}: {}\n", row.name, row.runs, row.instructions.empty() ? "" : ", ",
+                              row.instructions, fmt::join(row.takes, ", "));
   }
   return text;
 }

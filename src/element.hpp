@@ -30,7 +30,7 @@ inline float f16_to_float(uint16_t stored) {
   const uint32_t exponent = stored >> 10 & 0x1f, mantissa = stored & 0x3ff;
   if (exponent == 0x1f) return bits_float(sign | 0x7f800000 | mantissa << 13);
   if (exponent != 0) return bits_float(sign | (exponent + 112) << 23 | mantissa << 13);  // 112 = 127 - 15
-  const float tiny = static_cast<float>(mantissa) * 0x1p-24f;                             // zero and subnormals
+  const float tiny = static_cast<float>(mantissa) * 0x1p-24f;                            // zero and subnormals
   return bits_float(sign | float_bits(tiny));
 }
 inline uint16_t float_to_f16(float value) {

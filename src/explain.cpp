@@ -34,16 +34,18 @@ std::vector<Row> other_rows(const Plan& plan, KernelList extra) {
     const Plan& plan;
     std::vector<Row> rows;
   } context{plan, {}};
-  visit_rows(plan.problem, *plan.device, extra,
-             [](const RowAnswer& answer, void* arg) {
-               auto* c = static_cast<Context*>(arg);
-               if (answer.entry == c->plan.entry) return;
-               std::string reason = answer.refusal ? format_refusal(answer.refusal) : std::string();
-               if (reason.empty() && answer.pin_excludes) reason = answer.entry->pinned_only ? "runs only when pinned" : "excluded by the pin";
-               if (reason.empty()) reason = "would run; stands behind the chosen row";
-               c->rows.push_back({answer.entry->name, std::move(reason)});
-             },
-             &context);
+  visit_rows(
+      plan.problem, *plan.device, extra,
+      [](const RowAnswer& answer, void* arg) {
+        auto* c = static_cast<Context*>(arg);
+        if (answer.entry == c->plan.entry) return;
+        std::string reason = answer.refusal ? format_refusal(answer.refusal) : std::string();
+        if (reason.empty() && answer.pin_excludes)
+          reason = answer.entry->pinned_only ? "runs only when pinned" : "excluded by the pin";
+        if (reason.empty()) reason = "would run; stands behind the chosen row";
+        c->rows.push_back({answer.entry->name, std::move(reason)});
+      },
+      &context);
   return std::move(context.rows);
 }
 
@@ -96,9 +98,12 @@ std::string explain_words(const Plan& plan, KernelList extra) {
   const Work work = count_work(plan.problem);
   const Bound bound = roofline(plan.problem, *plan.device, work);
   std::string text;
-  const auto line = [&](const char* label, const std::string& value) { text += fmt::format("{:<14}{}\n", label, value); };
+  const auto line = [&](const char* label, const std::string& value) {
+    text += fmt::format("{:<14}{}\n", label, value);
+  };
   line("problem", format_resolved(plan.problem));
-  line("device", fmt::format("{}, {} {}{}", plan.device->name, plan.device->units, plan.device->is_cpu ? "CPUs" : "multiprocessors",
+  line("device", fmt::format("{}, {} {}{}", plan.device->name, plan.device->units,
+                             plan.device->is_cpu ? "CPUs" : "multiprocessors",
                              plan.device->present ? "" : " (named; explains, does not run)"));
   line("kernel", plan.entry->name);
   if (launch.tile_m > 0) line("tile", fmt::format("{} queries x {} keys", launch.tile_m, launch.tile_n));
@@ -130,7 +135,8 @@ std::string format_refusal(const Refusal& refusal) {
 }
 
 std::string explain(const Plan& plan, KernelList extra, bool json) {
-  return json ? explain_json(plan, extra).dump(-1, ' ', false, Json::error_handler_t::replace) : explain_words(plan, extra);
+  return json ? explain_json(plan, extra).dump(-1, ' ', false, Json::error_handler_t::replace)
+              : explain_words(plan, extra);
 }
 
 }  // namespace tessera::core

@@ -8,11 +8,14 @@
 namespace tessera::core {
 namespace {
 
-int refuse(tessera_status* status, const char* array, int64_t index, int64_t value, const char* expected, int64_t bound) {
-  return fail(status, TESSERA_INVALID_ARGUMENT, "%s[%" PRId64 "] is %" PRId64 "; expected %s %" PRId64, array, index, value, expected, bound);
+int refuse(tessera_status* status, const char* array, int64_t index, int64_t value, const char* expected,
+           int64_t bound) {
+  return fail(status, TESSERA_INVALID_ARGUMENT, "%s[%" PRId64 "] is %" PRId64 "; expected %s %" PRId64, array, index,
+              value, expected, bound);
 }
 
-int check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch, int64_t total, int64_t longest, tessera_status* status) {
+int check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch, int64_t total, int64_t longest,
+                     tessera_status* status) {
   if (cu[0] != 0) return fail(status, TESSERA_INVALID_ARGUMENT, "%s[0] is %d; expected 0", name, cu[0]);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = int64_t{cu[b + 1]} - cu[b];
@@ -20,22 +23,26 @@ int check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch, int64_t
     if (cu[b + 1] > total) return refuse(status, name, b + 1, cu[b + 1], "at most the total,", total);
     if (length > longest) {
       return fail(status, TESSERA_INVALID_ARGUMENT,
-                  "%s[%" PRId64 "] is %d, a sequence of %" PRId64 "; expected lengths of at most the stated maximum, %" PRId64, name, b + 1,
-                  cu[b + 1], length, longest);
+                  "%s[%" PRId64 "] is %d, a sequence of %" PRId64
+                  "; expected lengths of at most the stated maximum, %" PRId64,
+                  name, b + 1, cu[b + 1], length, longest);
     }
   }
   return TESSERA_OK;
 }
 
-int64_t owned_rows(const int32_t* cu, int64_t b, int64_t maximum) { return cu != nullptr ? int64_t{cu[b + 1]} - cu[b] : maximum; }
+int64_t owned_rows(const int32_t* cu, int64_t b, int64_t maximum) {
+  return cu != nullptr ? int64_t{cu[b + 1]} - cu[b] : maximum;
+}
 
 int check_pages(const Problem& p, const int32_t* table, int64_t b, int64_t begin, int64_t end, tessera_status* status) {
   if (begin >= end) return TESSERA_OK;
   const int32_t* pages = table + b * p.page_table_stride;
   for (int64_t slot = begin / p.page_size; slot <= (end - 1) / p.page_size; ++slot) {
     if (pages[slot] >= 0 && pages[slot] < p.num_pages) continue;
-    return fail(status, TESSERA_INVALID_ARGUMENT, "page_table[%" PRId64 ", %" PRId64 "] is %d; expected 0 to num_pages - 1 = %" PRId64, b,
-                slot, pages[slot], p.num_pages - 1);
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "page_table[%" PRId64 ", %" PRId64 "] is %d; expected 0 to num_pages - 1 = %" PRId64, b, slot,
+                pages[slot], p.num_pages - 1);
   }
   return TESSERA_OK;
 }
@@ -64,10 +71,12 @@ int check_keys(const Problem& p, const tessera_tensors& t, int64_t b, tessera_st
 
 int check_metadata_cpu(const Problem& p, const tessera_tensors& t, tessera_status* status) {
   if (p.layout_q == TESSERA_PACKED) {
-    if (const int code = check_cu_seqlens("cu_seqlens_q", t.cu_seqlens_q, p.batch, p.total_q, p.seqlen_q, status)) return code;
+    if (const int code = check_cu_seqlens("cu_seqlens_q", t.cu_seqlens_q, p.batch, p.total_q, p.seqlen_q, status))
+      return code;
   }
   if (p.layout_kv == TESSERA_PACKED) {
-    if (const int code = check_cu_seqlens("cu_seqlens_k", t.cu_seqlens_k, p.batch, p.total_k, p.seqlen_k, status)) return code;
+    if (const int code = check_cu_seqlens("cu_seqlens_k", t.cu_seqlens_k, p.batch, p.total_k, p.seqlen_k, status))
+      return code;
   }
   for (int64_t b = 0; b < p.batch; ++b) {
     if (p.has(TESSERA_FLAG_SEQUSED_Q)) {

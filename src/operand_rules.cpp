@@ -22,18 +22,21 @@ bool is_16bit(int32_t dtype) { return dtype == TESSERA_F16 || dtype == TESSERA_B
 bool is_quantized(int32_t dtype) { return dtype == TESSERA_E4M3 || dtype == TESSERA_INT8; }
 
 int refuse_dtype(tessera_status* status, const char* name, int32_t dtype, const char* expected) {
-  return fail(status, TESSERA_INVALID_ARGUMENT, "%s.dtype is %d (%s); expected %s", name, dtype, dtype_name(dtype), expected);
+  return fail(status, TESSERA_INVALID_ARGUMENT, "%s.dtype is %d (%s); expected %s", name, dtype, dtype_name(dtype),
+              expected);
 }
 
 int check_align(tessera_status* status, const char* name, int32_t align, int32_t element_bytes, int32_t* resolved) {
   *resolved = align == 0 ? 16 : align;
   if (*resolved >= element_bytes && (*resolved & (*resolved - 1)) == 0) return TESSERA_OK;
-  return fail(status, TESSERA_INVALID_ARGUMENT, "%s.align is %d; expected 0 (16 bytes) or a power of two of at least %d, its element's bytes",
-              name, align, element_bytes);
+  return fail(status, TESSERA_INVALID_ARGUMENT,
+              "%s.align is %d; expected 0 (16 bytes) or a power of two of at least %d, its element's bytes", name,
+              align, element_bytes);
 }
 
 // No two elements share an address: taken from the smallest stride up, each stride reaches past all dims below it.
-int check_disjoint(tessera_status* status, const char* name, const Dims& dims, const int64_t* stride, bool zero_broadcasts) {
+int check_disjoint(tessera_status* status, const char* name, const Dims& dims, const int64_t* stride,
+                   bool zero_broadcasts) {
   int order[4];
   int count = 0;
   for (int i = 0; i < dims.rank; ++i) {
@@ -47,8 +50,9 @@ int check_disjoint(tessera_status* status, const char* name, const Dims& dims, c
     const int i = order[n];
     if (stride[i] < reach) {
       return fail(status, TESSERA_INVALID_ARGUMENT,
-                  "%s.stride[%d] is %" PRId64 ", so elements that are written would overlap; expected at least %" PRId64, name, i,
-                  stride[i], reach);
+                  "%s.stride[%d] is %" PRId64
+                  ", so elements that are written would overlap; expected at least %" PRId64,
+                  name, i, stride[i], reach);
     }
     reach += (dims.extent[i] - 1) * stride[i];
   }
@@ -63,15 +67,17 @@ int check_strides(tessera_status* status, const char* name, const Dims& dims, in
     if (dims.extent[i] == 0) empty = true;
     if (dims.extent[i] == 1) stride[i] = 0;
     if (stride[i] < 0) {
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s.stride[%d] is %" PRId64 "; expected 0 or more", name, i, stride[i]);
+      return fail(status, TESSERA_INVALID_ARGUMENT, "%s.stride[%d] is %" PRId64 "; expected 0 or more", name, i,
+                  stride[i]);
     }
   }
   for (int i = 0; i < dims.rank && !empty; ++i) {
     int64_t span = 0;
     if (__builtin_mul_overflow(dims.extent[i] - 1, stride[i], &span) || __builtin_add_overflow(last, span, &last) ||
         last > kMaxBytes / element_bytes) {
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s.stride[%d] is %" PRId64 " over %" PRId64
-                  " elements; expected offsets below 2^61 bytes", name, i, stride[i], dims.extent[i]);
+      return fail(status, TESSERA_INVALID_ARGUMENT,
+                  "%s.stride[%d] is %" PRId64 " over %" PRId64 " elements; expected offsets below 2^61 bytes", name, i,
+                  stride[i], dims.extent[i]);
     }
   }
   return TESSERA_OK;
@@ -92,8 +98,8 @@ struct Context {
   tessera_status* status;
 };
 
-int resolve_operand(const Context& context, const char* name, const tessera_desc& desc, int32_t dtype, const Dims& dims, bool written,
-                    Operand* operand) {
+int resolve_operand(const Context& context, const char* name, const tessera_desc& desc, int32_t dtype, const Dims& dims,
+                    bool written, Operand* operand) {
   tessera_status* status = context.status;
   const int32_t bytes = dtype_bytes(dtype);
   if (const int code = check_align(status, name, desc.align, bytes, &operand->align)) return code;
@@ -105,11 +111,12 @@ int resolve_operand(const Context& context, const char* name, const tessera_desc
   }
   const int last = dims.rank - 1;
   if (dims.extent[last] > 1 && stride[last] != 1) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "%s.stride[%d] is %" PRId64 "; expected 1, the head dim contiguous", name, last,
-                stride[last]);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "%s.stride[%d] is %" PRId64 "; expected 1, the head dim contiguous",
+                name, last, stride[last]);
   }
   if (dims.rank == 3 && stride[3] != 0) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "%s.stride[3] is %" PRId64 "; expected 0, packed operands have three dims", name, stride[3]);
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "%s.stride[3] is %" PRId64 "; expected 0, packed operands have three dims", name, stride[3]);
   }
   if (const int code = check_strides(status, name, dims, bytes, stride)) return code;
   const bool empty = std::any_of(dims.extent, dims.extent + dims.rank, [](int64_t e) { return e == 0; });
@@ -139,21 +146,25 @@ int check_input_dtypes(const tessera_problem& g, int32_t q, int32_t k, int32_t v
   const bool cache = is_quantized(k) && (q == TESSERA_F32 || is_16bit(q));
   if (k != q && !cache) {
     return fail(status, TESSERA_INVALID_ARGUMENT,
-                "k.dtype is %d (%s) and q.dtype is %d (%s); expected k and v to have q's dtype, or int8 or e4m3 under f32, f16 or bf16 q", k,
-                dtype_name(k), q, dtype_name(q));
+                "k.dtype is %d (%s) and q.dtype is %d (%s); expected k and v to have q's dtype, or int8 or e4m3 under "
+                "f32, f16 or bf16 q",
+                k, dtype_name(k), q, dtype_name(q));
   }
   if (v != k) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "v.dtype is %d (%s) and k.dtype is %d (%s); expected the same", v, dtype_name(v), k,
-                dtype_name(k));
+    return fail(status, TESSERA_INVALID_ARGUMENT, "v.dtype is %d (%s) and k.dtype is %d (%s); expected the same", v,
+                dtype_name(v), k, dtype_name(k));
   }
   if (!is_quantized(v) && g.v_order != 0) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "v_order is %d and v is %s; expected 0 unless v is e4m3 or int8", g.v_order, dtype_name(v));
+    return fail(status, TESSERA_INVALID_ARGUMENT, "v_order is %d and v is %s; expected 0 unless v is e4m3 or int8",
+                g.v_order, dtype_name(v));
   }
   if (!is_quantized(v) && (g.flags & TESSERA_FLAG_V_MEAN) != 0) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "flags has V_MEAN and v is %s; expected it only for e4m3 or int8 v", dtype_name(v));
+    return fail(status, TESSERA_INVALID_ARGUMENT, "flags has V_MEAN and v is %s; expected it only for e4m3 or int8 v",
+                dtype_name(v));
   }
   if (g.layout_kv == TESSERA_PAGED && g.v_mean_stride != 0) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "v_mean_stride is %" PRId64 "; expected 0 (shared) for paged v", g.v_mean_stride);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "v_mean_stride is %" PRId64 "; expected 0 (shared) for paged v",
+                g.v_mean_stride);
   }
   return TESSERA_OK;
 }
@@ -164,18 +175,21 @@ int check_output_dtype(tessera_status* status, const char* name, int32_t dtype, 
   const bool from_e4m3 = q == TESSERA_E4M3 && is_16bit(dtype);
   if ((dtype == q && q != TESSERA_E4M3) || partial || from_e4m3) return TESSERA_OK;
   return refuse_dtype(status, name, dtype,
-                      q == TESSERA_F64 ? "f64 as q" : q == TESSERA_E4M3 ? "f16, bf16 or f32 for e4m3 q" : "q's dtype, or f32 for f16 and bf16 q");
+                      q == TESSERA_F64    ? "f64 as q"
+                      : q == TESSERA_E4M3 ? "f16, bf16 or f32 for e4m3 q"
+                                          : "q's dtype, or f32 for f16 and bf16 q");
 }
 
-int resolve_bias(const Context& context, const char* name, const tessera_desc& desc, int32_t dtype, bool written, BiasOperand* bias) {
+int resolve_bias(const Context& context, const char* name, const tessera_desc& desc, int32_t dtype, bool written,
+                 BiasOperand* bias) {
   const Problem& p = *context.problem;
   if (const int code = check_align(context.status, name, desc.align, dtype_bytes(dtype), &bias->align)) return code;
   const Dims dims{{p.batch, p.heads_q, p.seqlen_q, p.seqlen_k}, 4};
   std::copy(desc.stride, desc.stride + 4, bias->stride);
   if (const int code = check_strides(context.status, name, dims, dtype_bytes(dtype), bias->stride)) return code;
   if (bias->stride[3] > 1) {
-    return fail(context.status, TESSERA_INVALID_ARGUMENT, "%s.stride[3] is %" PRId64 "; expected 1, or 0 to broadcast over keys", name,
-                bias->stride[3]);
+    return fail(context.status, TESSERA_INVALID_ARGUMENT,
+                "%s.stride[3] is %" PRId64 "; expected 1, or 0 to broadcast over keys", name, bias->stride[3]);
   }
   bias->dtype = dtype;
   return written ? check_disjoint(context.status, name, dims, bias->stride, true) : TESSERA_OK;
@@ -194,27 +208,32 @@ int resolve_biases(const Context& context) {
   if (const int code = resolve_bias(context, "bias", g.bias, dtype, false, &p->bias)) return code;
   if (!p->has(TESSERA_FLAG_D_BIAS)) return TESSERA_OK;
   if (dtype == TESSERA_U8) {
-    return fail(context.status, TESSERA_INVALID_ARGUMENT, "flags has D_BIAS and bias is a u8 mask; expected a float bias");
+    return fail(context.status, TESSERA_INVALID_ARGUMENT,
+                "flags has D_BIAS and bias is a u8 mask; expected a float bias");
   }
   const int32_t d_dtype = g.d_bias.dtype != 0 ? g.d_bias.dtype : dtype;
-  if (d_dtype != dtype && d_dtype != TESSERA_F32) return refuse_dtype(context.status, "d_bias", d_dtype, "bias's dtype or f32");
+  if (d_dtype != dtype && d_dtype != TESSERA_F32)
+    return refuse_dtype(context.status, "d_bias", d_dtype, "bias's dtype or f32");
   return resolve_bias(context, "d_bias", g.d_bias, d_dtype, true, &p->d_bias);
 }
 
-int resolve_scale(const Context& context, const char* name, const tessera_desc& desc, int32_t rows, int32_t dtype, bool keys,
-                  ScaleOperand* scale) {
+int resolve_scale(const Context& context, const char* name, const tessera_desc& desc, int32_t rows, int32_t dtype,
+                  bool keys, ScaleOperand* scale) {
   const Problem& p = *context.problem;
   tessera_status* status = context.status;
-  const bool used = rows != 0 || desc.dtype != 0 || std::any_of(desc.stride, desc.stride + 4, [](int64_t s) { return s != 0; });
+  const bool used =
+      rows != 0 || desc.dtype != 0 || std::any_of(desc.stride, desc.stride + 4, [](int64_t s) { return s != 0; });
   if (!is_quantized(dtype)) {
     if (!used) return TESSERA_OK;
-    return fail(status, TESSERA_INVALID_ARGUMENT, "%s is described but its operand is %s; expected scales only for e4m3 and int8", name,
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "%s is described but its operand is %s; expected scales only for e4m3 and int8", name,
                 dtype_name(dtype));
   }
   if (desc.dtype != 0 && desc.dtype != TESSERA_F32) return refuse_dtype(status, name, desc.dtype, "f32");
   const bool paged = keys && p.layout_kv == TESSERA_PAGED;
   if (rows != 0 && rows != 1 && rows != 128 && !(paged && rows == p.page_size)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "%s_rows is %d; expected 0 (all), 1, 128%s", name, rows, paged ? " or page_size" : "");
+    return fail(status, TESSERA_INVALID_ARGUMENT, "%s_rows is %d; expected 0 (all), 1, 128%s", name, rows,
+                paged ? " or page_size" : "");
   }
   const int64_t length = paged ? p.page_size : keys ? p.seqlen_k : p.seqlen_q;
   const int64_t blocks = rows == 0 ? 1 : (length + rows - 1) / rows;
@@ -231,8 +250,10 @@ int resolve_scales(const Context& context) {
   const tessera_problem& g = context.given;
   Problem* p = context.problem;
   int code = resolve_scale(context, "q_scale", g.q_scale, g.q_scale_rows, p->q.dtype, false, &p->q_scale);
-  if (code == TESSERA_OK) code = resolve_scale(context, "k_scale", g.k_scale, g.k_scale_rows, p->k.dtype, true, &p->k_scale);
-  if (code == TESSERA_OK) code = resolve_scale(context, "v_scale", g.v_scale, g.v_scale_rows, p->v.dtype, true, &p->v_scale);
+  if (code == TESSERA_OK)
+    code = resolve_scale(context, "k_scale", g.k_scale, g.k_scale_rows, p->k.dtype, true, &p->k_scale);
+  if (code == TESSERA_OK)
+    code = resolve_scale(context, "v_scale", g.v_scale, g.v_scale_rows, p->v.dtype, true, &p->v_scale);
   return code;
 }
 
@@ -253,7 +274,9 @@ int resolve_gradients(const Context& context, int32_t float_dtype) {
   for (const auto& gradient : gradients) {
     const int32_t dtype = gradient.desc.dtype != 0 ? gradient.desc.dtype : float_dtype;
     if (const int code = check_output_dtype(context.status, gradient.name, dtype, p->q.dtype)) return code;
-    if (const int code = resolve_operand(context, gradient.name, gradient.desc, dtype, gradient.dims, true, gradient.operand)) return code;
+    if (const int code =
+            resolve_operand(context, gradient.name, gradient.desc, dtype, gradient.dims, true, gradient.operand))
+      return code;
   }
   return TESSERA_OK;
 }
@@ -284,10 +307,12 @@ int resolve_operands(const tessera_problem& given, Problem* problem, tessera_sta
   // lse is contiguous: its offsets fit too.
   int64_t lse = 0, rows = given.layout_q == TESSERA_PACKED ? given.total_q : given.seqlen_q;
   const bool overflow = __builtin_mul_overflow(rows, int64_t{given.heads_q} * 8, &lse) ||
-                        (given.layout_q == TESSERA_DENSE && __builtin_mul_overflow(lse, given.batch, &lse)) || lse > kMaxBytes;
+                        (given.layout_q == TESSERA_DENSE && __builtin_mul_overflow(lse, given.batch, &lse)) ||
+                        lse > kMaxBytes;
   if (code == TESSERA_OK && overflow) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "batch %" PRId64 ", heads_q %d and seqlen_q %" PRId64
-                " give an lse past 2^61 bytes; expected less", given.batch, given.heads_q, rows);
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "batch %" PRId64 ", heads_q %d and seqlen_q %" PRId64 " give an lse past 2^61 bytes; expected less",
+                given.batch, given.heads_q, rows);
   }
   return code;
 }

@@ -1,5 +1,5 @@
-// Planning: walks the ordered list of kernels and takes the first row that does not refuse. Allocates nothing on the way
-// to a plan; reasons stay static strings until somebody asks for words.
+// Planning: walks the ordered list of kernels and takes the first row that does not refuse. Allocates nothing on the
+// way to a plan; reasons stay static strings until somebody asks for words.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,7 +42,8 @@ int find_device(const Problem& problem, const DeviceInfo** device, tessera_statu
   if (problem.device_name[0] != '\0') {
     *device = named_device(problem.device_name);
     if (*device != nullptr) return TESSERA_OK;
-    return fail(status, TESSERA_INVALID_ARGUMENT, "device_name is \"%s\"; expected h200, h100, a100, rtx4090 or b200", problem.device_name);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "device_name is \"%s\"; expected h200, h100, a100, rtx4090 or b200",
+                problem.device_name);
   }
   if (problem.device < 0) {
     if (const char* error = cpu_isa_error()) return fail(status, TESSERA_INVALID_ARGUMENT, "%s", error);
@@ -55,20 +56,28 @@ int find_device(const Problem& problem, const DeviceInfo** device, tessera_statu
   return fail(status, TESSERA_NO_DEVICE, "device is %d, but %s", problem.device, reason);
 }
 
-int fail_unsupported(const Problem& problem, const DeviceInfo& device, KernelList extra, const char* pin, tessera_status* status) {
+int fail_unsupported(const Problem& problem, const DeviceInfo& device, KernelList extra, const char* pin,
+                     tessera_status* status) {
   struct Collected {
     std::string text;
     int rows = 0;
   } collected;
-  visit_rows(problem, device, extra,
-             [](const RowAnswer& answer, void* context) {
-               if (answer.pin_excludes) return;
-               auto* c = static_cast<Collected*>(context);
-               c->text.append(c->rows++ == 0 ? "" : "; ").append(answer.entry->name).append(": ").append(format_refusal(answer.refusal));
-             },
-             &collected);
-  if (collected.rows > 0) return fail(status, TESSERA_UNSUPPORTED, "no kernel takes this problem: %s", collected.text.c_str());
-  if (pin[0] != '\0') return fail(status, TESSERA_UNSUPPORTED, "no kernel is named \"%s\" on %s", pin, device.is_cpu ? "the CPU" : "CUDA");
+  visit_rows(
+      problem, device, extra,
+      [](const RowAnswer& answer, void* context) {
+        if (answer.pin_excludes) return;
+        auto* c = static_cast<Collected*>(context);
+        c->text.append(c->rows++ == 0 ? "" : "; ")
+            .append(answer.entry->name)
+            .append(": ")
+            .append(format_refusal(answer.refusal));
+      },
+      &collected);
+  if (collected.rows > 0)
+    return fail(status, TESSERA_UNSUPPORTED, "no kernel takes this problem: %s", collected.text.c_str());
+  if (pin[0] != '\0')
+    return fail(status, TESSERA_UNSUPPORTED, "no kernel is named \"%s\" on %s", pin,
+                device.is_cpu ? "the CPU" : "CUDA");
   return fail(status, TESSERA_UNSUPPORTED, "this build has no kernel for %s", device.is_cpu ? "the CPU" : "CUDA");
 }
 
@@ -79,8 +88,8 @@ void log_plan(const Plan& plan, tessera_status* status) {
   if (plan.entry == nullptr) {
     std::fprintf(stderr, "tessera: %s -> refused: %s\n", text.c_str(), status != nullptr ? status->message : "");
   } else if (plan.passed_over > 0) {
-    std::fprintf(stderr, "tessera: %s -> %s (%d passed over, first: %s)\n", text.c_str(), plan.entry->name, plan.passed_over,
-                 plan.first_reason);
+    std::fprintf(stderr, "tessera: %s -> %s (%d passed over, first: %s)\n", text.c_str(), plan.entry->name,
+                 plan.passed_over, plan.first_reason);
   } else {
     std::fprintf(stderr, "tessera: %s -> %s\n", text.c_str(), plan.entry->name);
   }
@@ -94,7 +103,8 @@ const char* active_pin(const Problem& problem) {
   return pin != nullptr ? pin : "";
 }
 
-void visit_rows(const Problem& problem, const DeviceInfo& device, KernelList extra, void (*visit)(const RowAnswer&, void*), void* context) {
+void visit_rows(const Problem& problem, const DeviceInfo& device, KernelList extra,
+                void (*visit)(const RowAnswer&, void*), void* context) {
   const char* pin = active_pin(problem);
   for (const KernelList list : {device.is_cpu ? cpu_kernels() : cuda_kernels(), extra}) {
     for (const KernelEntry& entry : list) {

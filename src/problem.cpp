@@ -7,27 +7,40 @@ namespace tessera::core {
 
 int32_t dtype_bytes(int32_t dtype) {
   switch (dtype) {
-    case TESSERA_F64: return 8;
-    case TESSERA_F32: return 4;
+    case TESSERA_F64:
+      return 8;
+    case TESSERA_F32:
+      return 4;
     case TESSERA_F16:
-    case TESSERA_BF16: return 2;
+    case TESSERA_BF16:
+      return 2;
     case TESSERA_E4M3:
     case TESSERA_INT8:
-    case TESSERA_U8: return 1;
-    default: return 0;
+    case TESSERA_U8:
+      return 1;
+    default:
+      return 0;
   }
 }
 
 const char* dtype_name(int32_t dtype) {
   switch (dtype) {
-    case TESSERA_F64: return "f64";
-    case TESSERA_F32: return "f32";
-    case TESSERA_F16: return "f16";
-    case TESSERA_BF16: return "bf16";
-    case TESSERA_E4M3: return "e4m3";
-    case TESSERA_INT8: return "int8";
-    case TESSERA_U8: return "u8";
-    default: return "?";
+    case TESSERA_F64:
+      return "f64";
+    case TESSERA_F32:
+      return "f32";
+    case TESSERA_F16:
+      return "f16";
+    case TESSERA_BF16:
+      return "bf16";
+    case TESSERA_E4M3:
+      return "e4m3";
+    case TESSERA_INT8:
+      return "int8";
+    case TESSERA_U8:
+      return "u8";
+    default:
+      return "?";
   }
 }
 
@@ -46,7 +59,7 @@ namespace {
 // Sum over i in [0, count) of clamp(i + shift, 0, high).
 double clamped_sum(int64_t count, int64_t shift, int64_t high) {
   const int64_t ramp_begin = shift < 0 ? (-shift < count ? -shift : count) : 0;  // below it: 0
-  int64_t ramp_end = high - shift;                                              // from it on: high
+  int64_t ramp_end = high - shift;                                               // from it on: high
   if (ramp_end > count) ramp_end = count;
   if (ramp_end < ramp_begin) ramp_end = ramp_begin;
   const double first = static_cast<double>(ramp_begin + shift), last = static_cast<double>(ramp_end - 1 + shift);
@@ -57,7 +70,8 @@ double clamped_sum(int64_t count, int64_t shift, int64_t high) {
 }  // namespace
 
 double kept_pairs(const Band& band) {
-  // Row i keeps [clamp(d - left), clamp(d + right + 1)), both clamped to [0, seqlen_k]; the two sums differ by the pairs.
+  // Row i keeps [clamp(d - left), clamp(d + right + 1)), both clamped to [0, seqlen_k]; the two sums differ by the
+  // pairs.
   const double ends = clamped_sum(band.seqlen_q, band.offset + band.right + 1, band.seqlen_k);
   const double begins = clamped_sum(band.seqlen_q, band.offset - band.left, band.seqlen_k);
   return ends - begins;
@@ -80,11 +94,12 @@ Work count_work(const Problem& problem) {
     return rows * heads * dim * dtype_bytes(operand.dtype);
   };
   const int32_t hq = problem.heads_q, hkv = problem.heads_kv, d = problem.head_dim_qk, dv = problem.head_dim_v;
-  work.bytes = bytes_of(problem.q, rows_q, hq, d) + bytes_of(problem.k, rows_k, hkv, d) + bytes_of(problem.v, rows_k, hkv, dv) +
-               bytes_of(problem.o, rows_q, hq, dv);
+  work.bytes = bytes_of(problem.q, rows_q, hq, d) + bytes_of(problem.k, rows_k, hkv, d) +
+               bytes_of(problem.v, rows_k, hkv, dv) + bytes_of(problem.o, rows_q, hq, dv);
   if (backward || problem.has(TESSERA_FLAG_LSE)) work.bytes += rows_q * hq * dtype_bytes(lse_dtype(problem.q.dtype));
   if (problem.has(TESSERA_FLAG_BIAS)) {
-    const double extent[4] = {batch, static_cast<double>(hq), static_cast<double>(length_q), static_cast<double>(length_k)};
+    const double extent[4] = {batch, static_cast<double>(hq), static_cast<double>(length_q),
+                              static_cast<double>(length_k)};
     double elements = 1;
     for (int i = 0; i < 4; ++i) elements *= problem.bias.stride[i] != 0 ? extent[i] : 1.0;
     work.bytes += elements * dtype_bytes(problem.bias.dtype) * (problem.has(TESSERA_FLAG_D_BIAS) ? 2.0 : 1.0);

@@ -9,8 +9,9 @@
 
 namespace tessera::core {
 
-// A q/k/v/o-like operand: element (b, i, h, c) is at b * batch_stride + i * row_stride + h * head_stride + c, in elements.
-// Packed operands have batch_stride 0 and i counts rows of the whole array; paged ones use batch_stride for pages.
+// A q/k/v/o-like operand: element (b, i, h, c) is at b * batch_stride + i * row_stride + h * head_stride + c, in
+// elements. Packed operands have batch_stride 0 and i counts rows of the whole array; paged ones use batch_stride for
+// pages.
 struct Operand {
   int32_t dtype = 0;  // 0: absent
   int32_t align = 16;
@@ -47,7 +48,9 @@ struct Problem {
 
   TESSERA_HD bool has(uint64_t flag) const { return (flags & flag) != 0; }
   TESSERA_HD bool banded() const { return left >= 0 || right >= 0; }
-  TESSERA_HD Band band(int64_t used_q, int64_t used_k) const { return make_band(used_q, used_k, left, right, top_left); }
+  TESSERA_HD Band band(int64_t used_q, int64_t used_k) const {
+    return make_band(used_q, used_k, left, right, top_left);
+  }
 };
 
 // Bytes of one element, 0 for an unknown dtype; its name in problem text ("bf16"), "?" for an unknown one.

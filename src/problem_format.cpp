@@ -44,7 +44,9 @@ std::vector<std::string> trailing_words(const Line& line, const TextExtras* extr
   add(!std::isnan(line.scale), fmt::format("scale={}", number(line.scale)));
   add(has(TESSERA_FLAG_ALIBI), "alibi");
   add(has(TESSERA_FLAG_SINKS), "sinks");
-  add(!line.bias.empty(), line.bias == "mask" ? "mask" : line.bias == "bh" ? "bias" : fmt::format("bias={}", line.bias));
+  add(!line.bias.empty(), line.bias == "mask" ? "mask"
+                          : line.bias == "bh" ? "bias"
+                                              : fmt::format("bias={}", line.bias));
   add(has(TESSERA_FLAG_D_BIAS), "dbias");
   add(has(TESSERA_FLAG_D_LSE), "dlse");
   const int32_t output = line.dtype == TESSERA_E4M3 ? TESSERA_BF16 : line.dtype;

@@ -23,8 +23,8 @@ struct Parser {
 
   // "'sq-4': expected a number ..."
   int expected(const char* what) const {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "'%.*s': expected %s", static_cast<int>(std::min<size_t>(word.size(), 80)), word.data(),
-                what);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "'%.*s': expected %s",
+                static_cast<int>(std::min<size_t>(word.size(), 80)), word.data(), what);
   }
 };
 
@@ -71,7 +71,8 @@ int set_window(Parser& p) {
 }
 
 int set_lens(Parser& p) {
-  constexpr const char* kExpected = "lens=equal, lens=longtail or one length a sequence, lens=a:b:c, from 0 to 2147483647";
+  constexpr const char* kExpected =
+      "lens=equal, lens=longtail or one length a sequence, lens=a:b:c, from 0 to 2147483647";
   TextExtras& extras = p.words->extras;
   extras.lens.clear();
   if (p.value != "equal" && p.value != "longtail") {
@@ -79,7 +80,8 @@ int set_lens(Parser& p) {
     for (;;) {
       const size_t colon = rest.find(':');
       int64_t length = 0;
-      if (!parse_number(rest.substr(0, colon), &length) || length < 0 || length > kMaxNumber) return p.expected(kExpected);
+      if (!parse_number(rest.substr(0, colon), &length) || length < 0 || length > kMaxNumber)
+        return p.expected(kExpected);
       extras.lens.push_back(length);
       if (colon == std::string_view::npos) break;
       rest.remove_prefix(colon + 1);
@@ -100,7 +102,8 @@ int set_bias(Parser& p) {
 }
 
 int set_kernel(Parser& p) {
-  if (p.value.empty() || p.value.size() >= sizeof tessera_problem::kernel) return p.expected("a kernel name or glob of 1 to 63 characters");
+  if (p.value.empty() || p.value.size() >= sizeof tessera_problem::kernel)
+    return p.expected("a kernel name or glob of 1 to 63 characters");
   p.words->kernel = p.value;
   return TESSERA_OK;
 }
@@ -231,7 +234,8 @@ bool match_rule(const WordRule& rule, std::string_view word, std::string_view* v
   const std::string_view rest = word.substr(key.size());
   *value = rest;
   if (rule.form == Form::exact) return rest.empty();
-  if (rule.form == Form::number) return rest.empty() || rest[0] == '-' || rest[0] == '+' || (rest[0] >= '0' && rest[0] <= '9');
+  if (rule.form == Form::number)
+    return rest.empty() || rest[0] == '-' || rest[0] == '+' || (rest[0] >= '0' && rest[0] <= '9');
   if (rest.empty() || rest[0] != '=') return false;
   value->remove_prefix(1);
   return true;

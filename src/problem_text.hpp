@@ -3,14 +3,14 @@
 //   fwd bf16 b4 hq32 hkv8 sq4096 sk4096 d128 causal
 //
 // Words, in any order: fwd|bwd f64|f32|f16|bf16|e4m3 b hq hkv sq sk d dv (number behind) causal topleft window=l,r
-// softcap= scale= alibi sinks bias[=bh|b|h|1] mask dbias dlse o=DTYPE kv=int8|e4m3 packed paged=16 pages=shuffled leftpad
-// seed= lens=equal|longtail|a:b:c layout=bshd|bhsd splits= deterministic batch-invariant sm_margin= threads= kernel=GLOB
-// isa= cpu|cuda[=N]. Required: sq, d. Defaults: fwd b1 hq1 hkv=hq sk=sq dv=d, f32 on the CPU, bf16 on cuda.
+// softcap= scale= alibi sinks bias[=bh|b|h|1] mask dbias dlse o=DTYPE kv=int8|e4m3 packed paged=16 pages=shuffled
+// leftpad seed= lens=equal|longtail|a:b:c layout=bshd|bhsd splits= deterministic batch-invariant sm_margin= threads=
+// kernel=GLOB isa= cpu|cuda[=N]. Required: sq, d. Defaults: fwd b1 hq1 hkv=hq sk=sq dv=d, f32 on the CPU, bf16 on cuda.
 //
-// Words say nothing of lse: who wants it sets TESSERA_FLAG_LSE. Where tessera_problem needs more: bwd with sinks writes d_sinks; paged has
-// seqused_k and one page more than the lengths fill; lens gives sequence i the length min(len_i, sq) of q and
-// min(len_i, sk) of k (longtail: ceil(sq / (i + 1)), ceil(sk / (i + 1)), shuffled by the seed), as cu_seqlens where packed
-// and as seqused elsewhere; bias has q's dtype (f32 for e4m3); mask is u8 [batch, 1, seqlen_q, seqlen_k].
+// Words say nothing of lse: who wants it sets TESSERA_FLAG_LSE. Where tessera_problem needs more: bwd with sinks writes
+// d_sinks; paged has seqused_k and one page more than the lengths fill; lens gives sequence i the length min(len_i, sq)
+// of q and min(len_i, sk) of k (longtail: ceil(sq / (i + 1)), ceil(sk / (i + 1)), shuffled by the seed), as cu_seqlens
+// where packed and as seqused elsewhere; bias has q's dtype (f32 for e4m3); mask is u8 [batch, 1, seqlen_q, seqlen_k].
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct TextExtras {
   std::vector<int64_t> lens_k;  // key lengths; for lens=longtail and a:b:c the same rule on sk
   std::string lens_word;        // as written: "equal", "longtail", "5:3:9"; empty: not given
   bool pages_shuffled = false;
-  bool bhsd = false;            // layout=bhsd: q, k, v, o stored [batch, heads, seqlen, dim]
-  std::string bias_axes;        // "bh", "b", "h", "1" or "mask"; empty: none
+  bool bhsd = false;      // layout=bhsd: q, k, v, o stored [batch, heads, seqlen, dim]
+  std::string bias_axes;  // "bh", "b", "h", "1" or "mask"; empty: none
 
   bool operator==(const TextExtras&) const = default;
 };

@@ -26,17 +26,19 @@ int check_words(const ProblemWords& words, tessera_status* status) {
   if (words.d_lse && words.pass == TESSERA_FORWARD) return refuse("'dlse' without 'bwd'; expected both");
   if (words.d_bias && words.pass == TESSERA_FORWARD) return refuse("'dbias' without 'bwd'; expected both");
   if (words.d_bias && extras.bias_axes.empty()) return refuse("'dbias' without 'bias'; expected both");
-  if (words.d_bias && extras.bias_axes == "mask") return refuse("'dbias' with 'mask'; expected 'bias', a mask has no gradient");
+  if (words.d_bias && extras.bias_axes == "mask")
+    return refuse("'dbias' with 'mask'; expected 'bias', a mask has no gradient");
   if (extras.pages_shuffled && words.page_size == 0) return refuse("'pages=shuffled' without 'paged='; expected both");
   if (extras.lens.empty()) return TESSERA_OK;
   if (static_cast<int64_t>(extras.lens.size()) != words.batch) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "'lens=' gives %zu lengths and b is %lld; expected one a sequence", extras.lens.size(),
-                static_cast<long long>(words.batch));
+    return fail(status, TESSERA_INVALID_ARGUMENT, "'lens=' gives %zu lengths and b is %lld; expected one a sequence",
+                extras.lens.size(), static_cast<long long>(words.batch));
   }
   const int64_t longest = std::max(words.seqlen_q, words.seqlen_k);
   for (const int64_t length : extras.lens) {
     if (length <= longest) continue;
-    return fail(status, TESSERA_INVALID_ARGUMENT, "'lens=' has a length of %lld; expected at most the larger of sq and sk, %lld",
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "'lens=' has a length of %lld; expected at most the larger of sq and sk, %lld",
                 static_cast<long long>(length), static_cast<long long>(longest));
   }
   return TESSERA_OK;
@@ -75,7 +77,8 @@ void resolve_lengths(const ProblemWords& words, int64_t seqlen_k, TextExtras* ex
 }
 
 uint64_t resolve_flags(const ProblemWords& words) {
-  const bool backward = words.pass == TESSERA_BACKWARD, lens = !words.extras.lens_word.empty(), paged = words.page_size > 0;
+  const bool backward = words.pass == TESSERA_BACKWARD, lens = !words.extras.lens_word.empty(),
+             paged = words.page_size > 0;
   uint64_t flags = 0;
   const auto set = [&](bool on, uint64_t flag) { flags |= on ? flag : 0; };
   set(words.d_lse, TESSERA_FLAG_D_LSE);

@@ -37,7 +37,8 @@ int check_struct(const tessera_problem& g, tessera_status* status) {
                 sizeof(tessera_problem));
   }
   if (std::memchr(g.kernel, 0, sizeof g.kernel) == nullptr) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "kernel is not zero-terminated; expected at most %zu characters", sizeof g.kernel - 1);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "kernel is not zero-terminated; expected at most %zu characters",
+                sizeof g.kernel - 1);
   }
   if (std::memchr(g.device_name, 0, sizeof g.device_name) == nullptr) {
     return fail(status, TESSERA_INVALID_ARGUMENT, "device_name is not zero-terminated; expected at most %zu characters",
@@ -48,33 +49,42 @@ int check_struct(const tessera_problem& g, tessera_status* status) {
 
 int check_choices(const tessera_problem& g, tessera_status* status) {
   int code = check_choice(status, "pass", g.pass, TESSERA_BACKWARD, "TESSERA_FORWARD (0) or TESSERA_BACKWARD (1)");
-  if (code == TESSERA_OK && g.device < -1) code = refuse(status, "device", g.device, "-1 (the CPU) or a CUDA device number");
+  if (code == TESSERA_OK && g.device < -1)
+    code = refuse(status, "device", g.device, "-1 (the CPU) or a CUDA device number");
   if (code == TESSERA_OK && g.device == -1 && g.device_name[0] != '\0') {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "device_name is \"%s\" but device is -1 (the CPU); expected device 0 for a named GPU",
-                g.device_name);
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "device_name is \"%s\" but device is -1 (the CPU); expected device 0 for a named GPU", g.device_name);
   }
-  if (code == TESSERA_OK) code = check_choice(status, "layout_q", g.layout_q, TESSERA_PACKED, "TESSERA_DENSE (0) or TESSERA_PACKED (1)");
+  if (code == TESSERA_OK)
+    code = check_choice(status, "layout_q", g.layout_q, TESSERA_PACKED, "TESSERA_DENSE (0) or TESSERA_PACKED (1)");
   if (code == TESSERA_OK) {
-    code = check_choice(status, "layout_kv", g.layout_kv, TESSERA_PAGED, "TESSERA_DENSE (0), TESSERA_PACKED (1) or TESSERA_PAGED (2)");
+    code = check_choice(status, "layout_kv", g.layout_kv, TESSERA_PAGED,
+                        "TESSERA_DENSE (0), TESSERA_PACKED (1) or TESSERA_PAGED (2)");
   }
   if (code == TESSERA_OK) {
-    code = check_choice(status, "mask_alignment", g.mask_alignment, TESSERA_TOP_LEFT, "TESSERA_BOTTOM_RIGHT (0) or TESSERA_TOP_LEFT (1)");
+    code = check_choice(status, "mask_alignment", g.mask_alignment, TESSERA_TOP_LEFT,
+                        "TESSERA_BOTTOM_RIGHT (0) or TESSERA_TOP_LEFT (1)");
   }
-  if (code == TESSERA_OK) code = check_choice(status, "isa", g.isa, TESSERA_ISA_NEON, "TESSERA_ISA_AUTO (0) to TESSERA_ISA_NEON (5)");
+  if (code == TESSERA_OK)
+    code = check_choice(status, "isa", g.isa, TESSERA_ISA_NEON, "TESSERA_ISA_AUTO (0) to TESSERA_ISA_NEON (5)");
   if (code == TESSERA_OK) code = check_choice(status, "v_order", g.v_order, 1, "0 or 1");
-  if (code == TESSERA_OK) code = check_choice(status, "num_splits", g.num_splits, kMaxSplits, "0 (the library chooses) to 65536");
+  if (code == TESSERA_OK)
+    code = check_choice(status, "num_splits", g.num_splits, kMaxSplits, "0 (the library chooses) to 65536");
   if (code == TESSERA_OK && g.sm_margin < 0) code = refuse(status, "sm_margin", g.sm_margin, "0 or more");
-  if (code == TESSERA_OK && g.threads < 0) code = refuse(status, "threads", g.threads, "0 (all CPUs of the affinity mask) or more");
+  if (code == TESSERA_OK && g.threads < 0)
+    code = refuse(status, "threads", g.threads, "0 (all CPUs of the affinity mask) or more");
   return code;
 }
 
 int check_heads(const tessera_problem& g, tessera_status* status) {
   if (g.heads_q < 1 || g.heads_kv < 1) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "heads_q is %d and heads_kv is %d; expected both 1 or more", g.heads_q, g.heads_kv);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "heads_q is %d and heads_kv is %d; expected both 1 or more",
+                g.heads_q, g.heads_kv);
   }
   if (g.heads_q % g.heads_kv != 0) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "heads_q is %d and heads_kv is %d; expected heads_q to be a multiple of heads_kv",
-                g.heads_q, g.heads_kv);
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "heads_q is %d and heads_kv is %d; expected heads_q to be a multiple of heads_kv", g.heads_q,
+                g.heads_kv);
   }
   if (g.head_dim_qk < 1) return refuse(status, "head_dim_qk", g.head_dim_qk, "1 or more");
   if (g.head_dim_v < 1) return refuse(status, "head_dim_v", g.head_dim_v, "1 or more");
@@ -89,14 +99,16 @@ int check_pages(const tessera_problem& g, tessera_status* status) {
   if (code != TESSERA_OK) return code;
   if (g.max_pages * g.page_size < g.seqlen_k) {
     return fail(status, TESSERA_INVALID_ARGUMENT,
-                "max_pages is %" PRId64 " with page_size %d, room for %" PRId64 " keys; expected room for seqlen_k = %" PRId64,
+                "max_pages is %" PRId64 " with page_size %d, room for %" PRId64
+                " keys; expected room for seqlen_k = %" PRId64,
                 g.max_pages, g.page_size, g.max_pages * g.page_size, g.seqlen_k);
   }
   int64_t reach = 0;
   if (g.page_table_stride != 0 &&
       (g.page_table_stride < g.max_pages || __builtin_mul_overflow(g.page_table_stride, kMaxCount * 4, &reach))) {
     return fail(status, TESSERA_INVALID_ARGUMENT,
-                "page_table_stride is %" PRId64 "; expected 0 (max_pages) or at least max_pages = %" PRId64 ", below 2^30",
+                "page_table_stride is %" PRId64 "; expected 0 (max_pages) or at least max_pages = %" PRId64
+                ", below 2^30",
                 g.page_table_stride, g.max_pages);
   }
   return TESSERA_OK;
@@ -119,8 +131,9 @@ int check_sizes(const tessera_problem& g, tessera_status* status) {
   }
   if (g.batch_kv != 0 && g.batch_kv < g.batch && !picks_rows) {
     return fail(status, TESSERA_INVALID_ARGUMENT,
-                "batch_kv is %" PRId64 " and batch is %" PRId64 "; expected batch_kv >= batch, or batch_idx to pick the rows", g.batch_kv,
-                g.batch);
+                "batch_kv is %" PRId64 " and batch is %" PRId64
+                "; expected batch_kv >= batch, or batch_idx to pick the rows",
+                g.batch_kv, g.batch);
   }
   if (g.pass == TESSERA_BACKWARD && g.batch_kv != 0 && g.batch_kv != g.batch) {
     return refuse(status, "batch_kv", g.batch_kv, "0 or batch in backward");
@@ -132,50 +145,65 @@ int check_scores(const tessera_problem& g, tessera_status* status) {
   if (g.left < -1) return refuse(status, "left", g.left, "-1 (unbounded), 0 or more");
   if (g.right < -1) return refuse(status, "right", g.right, "-1 (unbounded), 0 or more");
   if (std::isinf(g.scale)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "scale is %g; expected a finite number, or NaN for 1/sqrt(head_dim_qk)", g.scale);
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "scale is %g; expected a finite number, or NaN for 1/sqrt(head_dim_qk)", g.scale);
   }
   if (!(g.softcap >= 0.0) || std::isinf(g.softcap)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "softcap is %g; expected 0 (off) or a positive finite number", g.softcap);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "softcap is %g; expected 0 (off) or a positive finite number",
+                g.softcap);
   }
   return TESSERA_OK;
 }
 
 int check_flag_numbers(const tessera_problem& g, tessera_status* status) {
   if ((g.flags & ~kKnownFlags) != 0) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "flags is 0x%" PRIx64 ", with unknown bits 0x%" PRIx64 "; expected bits of 0x%" PRIx64,
-                g.flags, g.flags & ~kKnownFlags, kKnownFlags);
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "flags is 0x%" PRIx64 ", with unknown bits 0x%" PRIx64 "; expected bits of 0x%" PRIx64, g.flags,
+                g.flags & ~kKnownFlags, kKnownFlags);
   }
   if (g.alibi_stride < 0) return refuse(status, "alibi_stride", g.alibi_stride, "0 (shared) or more");
   if (g.v_mean_stride < 0) return refuse(status, "v_mean_stride", g.v_mean_stride, "0 (shared) or more");
   int64_t reach = 0;
-  if (__builtin_mul_overflow(g.alibi_stride, kMaxCount * 4, &reach)) return refuse(status, "alibi_stride", g.alibi_stride, "below 2^30");
-  if (__builtin_mul_overflow(g.v_mean_stride, kMaxCount * 4, &reach)) return refuse(status, "v_mean_stride", g.v_mean_stride, "below 2^30");
+  if (__builtin_mul_overflow(g.alibi_stride, kMaxCount * 4, &reach))
+    return refuse(status, "alibi_stride", g.alibi_stride, "below 2^30");
+  if (__builtin_mul_overflow(g.v_mean_stride, kMaxCount * 4, &reach))
+    return refuse(status, "v_mean_stride", g.v_mean_stride, "below 2^30");
   return TESSERA_OK;
 }
 
-int contradiction(tessera_status* status, const char* text) { return fail(status, TESSERA_INVALID_ARGUMENT, "%s", text); }
+int contradiction(tessera_status* status, const char* text) {
+  return fail(status, TESSERA_INVALID_ARGUMENT, "%s", text);
+}
 
 int check_flags(const tessera_problem& g, tessera_status* status) {
   if (const int code = check_flag_numbers(g, status)) return code;
   const auto has = [&](uint64_t flag) { return (g.flags & flag) != 0; };
   const bool backward = g.pass == TESSERA_BACKWARD;
   if (!backward && has(kBackwardFlags)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "flags has %s but pass is TESSERA_FORWARD; expected it only in backward",
-                has(TESSERA_FLAG_D_LSE) ? "D_LSE" : has(TESSERA_FLAG_D_SINKS) ? "D_SINKS" : "D_BIAS");
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "flags has %s but pass is TESSERA_FORWARD; expected it only in backward",
+                has(TESSERA_FLAG_D_LSE)     ? "D_LSE"
+                : has(TESSERA_FLAG_D_SINKS) ? "D_SINKS"
+                                            : "D_BIAS");
   }
-  if (has(TESSERA_FLAG_D_SINKS) && !has(TESSERA_FLAG_SINKS)) return contradiction(status, "flags has D_SINKS without SINKS; expected both");
-  if (has(TESSERA_FLAG_D_BIAS) && !has(TESSERA_FLAG_BIAS)) return contradiction(status, "flags has D_BIAS without BIAS; expected both");
+  if (has(TESSERA_FLAG_D_SINKS) && !has(TESSERA_FLAG_SINKS))
+    return contradiction(status, "flags has D_SINKS without SINKS; expected both");
+  if (has(TESSERA_FLAG_D_BIAS) && !has(TESSERA_FLAG_BIAS))
+    return contradiction(status, "flags has D_BIAS without BIAS; expected both");
   if (has(TESSERA_FLAG_BIAS) && (g.layout_q == TESSERA_PACKED || g.layout_kv == TESSERA_PACKED)) {
     return contradiction(status, "bias is given with a packed layout; expected dense q and dense or paged k, v");
   }
   if (has(TESSERA_FLAG_BATCH_IDX) && g.layout_kv != TESSERA_DENSE) {
-    return contradiction(status, "batch_idx is given but k and v are not dense; expected a dense cache whose rows it picks");
+    return contradiction(status,
+                         "batch_idx is given but k and v are not dense; expected a dense cache whose rows it picks");
   }
   if (backward && g.layout_kv == TESSERA_PAGED) {
     return contradiction(status, "layout_kv is TESSERA_PAGED in backward; expected dense or packed k and v");
   }
-  if (backward && has(TESSERA_FLAG_BATCH_IDX)) return contradiction(status, "batch_idx is given in backward; expected it only in forward");
-  if (backward && has(TESSERA_FLAG_LEFTPAD)) return contradiction(status, "leftpad is given in backward; expected it only in forward");
+  if (backward && has(TESSERA_FLAG_BATCH_IDX))
+    return contradiction(status, "batch_idx is given in backward; expected it only in forward");
+  if (backward && has(TESSERA_FLAG_LEFTPAD))
+    return contradiction(status, "leftpad is given in backward; expected it only in forward");
   return TESSERA_OK;
 }
 

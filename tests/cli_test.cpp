@@ -1,5 +1,5 @@
-// The binary `tessera` from outside: exit codes, exactly one line on stderr for bad input, nothing left behind on failure,
-// fixed JSON keys, and results on files of every element type and layout.
+// The binary `tessera` from outside: exit codes, exactly one line on stderr for bad input, nothing left behind on
+// failure, fixed JSON keys, and results on files of every element type and layout.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -126,8 +126,34 @@ struct Tensors {
   const tessera_append_args* append = nullptr;
 
   tessera_tensors raw() const noexcept {
-    return {sizeof(tessera_tensors), q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table, leftpad, batch_idx,
-            alibi_slopes, sinks, q_scale, k_scale, v_scale, v_mean, bias, d_o, d_lse, dq, dk, dv, d_bias, d_sinks, append};
+    return {sizeof(tessera_tensors),
+            q,
+            k,
+            v,
+            o,
+            lse,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            seqused_q,
+            seqused_k,
+            page_table,
+            leftpad,
+            batch_idx,
+            alibi_slopes,
+            sinks,
+            q_scale,
+            k_scale,
+            v_scale,
+            v_mean,
+            bias,
+            d_o,
+            d_lse,
+            dq,
+            dk,
+            dv,
+            d_bias,
+            d_sinks,
+            append};
   }
 };
 
@@ -154,7 +180,7 @@ class Workspace {
   static Result<Workspace> allocate(size_t bytes) noexcept {
     Workspace workspace;
     if (bytes == 0) return workspace;
-    workspace.data_.reset(::operator new(bytes, std::align_val_t{kAlign}, std::nothrow));
+    workspace.data_.reset(::operator new (bytes, std::align_val_t{kAlign}, std::nothrow));
     if (workspace.data_ == nullptr) return Status(TESSERA_OUT_OF_MEMORY, "no host memory for the workspace");
     workspace.bytes_ = bytes;
     return workspace;
@@ -166,7 +192,7 @@ class Workspace {
  private:
   static constexpr size_t kAlign = 256;
   struct Free {
-    void operator()(void* data) const noexcept { ::operator delete(data, std::align_val_t{kAlign}); }
+    void operator()(void* data) const noexcept { ::operator delete (data, std::align_val_t{kAlign}); }
   };
   std::unique_ptr<void, Free> data_;
   size_t bytes_ = 0;
@@ -187,7 +213,8 @@ class Plan {
   }
   // In words, or as one JSON object.
   std::string explain(bool json = false) const noexcept {
-    return detail::read_text([&](char* text, size_t capacity) { return tessera_plan_explain(plan_.get(), json ? 1 : 0, text, capacity); });
+    return detail::read_text(
+        [&](char* text, size_t capacity) { return tessera_plan_explain(plan_.get(), json ? 1 : 0, text, capacity); });
   }
   // INVALID_ARGUMENT, WORKSPACE_TOO_SMALL or a device's error; then nothing was written.
   Status run(const Tensors& tensors, const WorkspaceView& workspace = {}, const Exec& exec = {}) const noexcept {
@@ -254,8 +281,24 @@ struct MergeArgs {
   void *d_o = nullptr, *d_lse = nullptr;
 
   tessera_merge_args raw() const noexcept {
-    return {sizeof(tessera_merge_args), states, batch, seqlen_q, heads, head_dim_v, dtype, out_dtype, device, 0, o, lse, o_out, lse_out,
-            d_o_out, d_lse_out, d_o, d_lse};
+    return {sizeof(tessera_merge_args),
+            states,
+            batch,
+            seqlen_q,
+            heads,
+            head_dim_v,
+            dtype,
+            out_dtype,
+            device,
+            0,
+            o,
+            lse,
+            o_out,
+            lse_out,
+            d_o_out,
+            d_lse_out,
+            d_o,
+            d_lse};
   }
 };
 inline Status merge(const MergeArgs& args, const Exec& exec = {}) noexcept {

@@ -1,5 +1,5 @@
-// Splits, workspace and threads of the CPU decode kernel. Splits are claimed from a counter; which thread runs one changes
-// no result, and neither does their number, since split bounds follow from the sequence alone.
+// Splits, workspace and threads of the CPU decode kernel. Splits are claimed from a counter; which thread runs one
+// changes no result, and neither does their number, since split bounds follow from the sequence alone.
 #include "cpu/decode_plan.hpp"
 
 #include <algorithm>

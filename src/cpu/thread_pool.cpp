@@ -32,12 +32,13 @@ struct Job {
   void* arg;
   int64_t count;
   std::atomic<int64_t> next{0};
-  int users = 0;        // workers inside run_tasks; under the pool's mutex
+  int users = 0;            // workers inside run_tasks; under the pool's mutex
   Job* next_job = nullptr;  // under the pool's mutex
 
   bool exhausted() const { return next.load(std::memory_order_relaxed) >= count; }
   void run_tasks() {
-    for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count; i = next.fetch_add(1, std::memory_order_relaxed)) {
+    for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
+         i = next.fetch_add(1, std::memory_order_relaxed)) {
       task(arg, i);
     }
   }
@@ -143,7 +144,8 @@ DefaultPool& instance() {
       static_cast<DefaultPool*>(context)->pool.load(std::memory_order_acquire)->parallel(count, task, arg);
     };
     // A child has the parent's pool but none of its threads, and maybe a locked mutex: it gets a pool of its own.
-    pthread_atfork(nullptr, nullptr, [] { instance().pool.store(new ThreadPool(affinity_cpus() - 1), std::memory_order_release); });
+    pthread_atfork(nullptr, nullptr,
+                   [] { instance().pool.store(new ThreadPool(affinity_cpus() - 1), std::memory_order_release); });
     return made;
   }();
   return *pool;

@@ -1,9 +1,9 @@
-// Forward attention on matrix tiles for bf16 and f16 (AMX). Everything is transposed: S^T = K Q^T and O^T = V^T P^T keep
-// queries in the lanes, so no horizontal operation and no transpose stands in the main loop.
+// Forward attention on matrix tiles for bf16 and f16 (AMX). Everything is transposed: S^T = K Q^T and O^T = V^T P^T
+// keep queries in the lanes, so no horizontal operation and no transpose stands in the main loop.
 //
-// One work item is some units of one (batch, kv head); a unit is 32 rows of one query head. All units of an item share each
-// packed chunk of K and V, which are packed once per item and stay in L2 beside the units' Q and O, because L3 cannot
-// feed the tiles. For item / for chunk of 256 keys / for unit / for step of 64 keys:
+// One work item is some units of one (batch, kv head); a unit is 32 rows of one query head. All units of an item share
+// each packed chunk of K and V, which are packed once per item and stay in L2 beside the units' Q and O, because L3
+// cannot feed the tiles. For item / for chunk of 256 keys / for unit / for step of 64 keys:
 //     S^T(step + 1) on the tiles, while the vector units form P^T(step) = exp2(S^T - row_max)
 //     O^T += V^T P^T
 // O is rescaled only when a row's maximum grew by more than 2^8: P stays below 2^8, and the sum keeps its accuracy.
@@ -263,7 +263,8 @@ class ForwardTask {
     if (blocks % 2 == 0) store_stripe<1>(tiles_, unit.o + (blocks - 1) * kStripe);
   }
 
-  // o = O / row_sum and lse = row_max + log(row_sum), the sink joining the sum once; rows past the used length: +0, -inf.
+  // o = O / row_sum and lse = row_max + log(row_sum), the sink joining the sum once; rows past the used length: +0,
+  // -inf.
   void finish_unit(const Unit& unit) {
     const core::Problem& problem = *context_.problem;
     const core::Sequence& sequence = context_.sequence;

@@ -1,5 +1,5 @@
-// The tile kernel with the AMX instructions and AVX-512 vectors. Compiled with those flags: everything here lives in its
-// own namespace.
+// The tile kernel with the AMX instructions and AVX-512 vectors. Compiled with those flags: everything here lives in
+// its own namespace.
 #define TESSERA_CPU_ISA amx_native
 #include "cpu/vec_avx512.hpp"
 

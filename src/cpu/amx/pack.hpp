@@ -6,8 +6,8 @@
 //   V^T  A operand of O^T = V^T P^T tile (dim block of 16, key block of 32): 16 dims x 32 keys
 //   P^T  B operand of O^T           tile (key block of 32, query half): 16 key pairs x 16 queries
 //
-// bf16 inputs are one part. f16 inputs are two: high = bf16(x), low = bf16(x - high), which keep all 11 bits of x, so that
-// high * high + high * low + low * high misses the product by 2^-16 only; one part would miss it by 2^-9, eight
+// bf16 inputs are one part. f16 inputs are two: high = bf16(x), low = bf16(x - high), which keep all 11 bits of x, so
+// that high * high + high * low + low * high misses the product by 2^-16 only; one part would miss it by 2^-9, eight
 // times the rounding of f16 itself.
 #pragma once
 
@@ -21,8 +21,8 @@ namespace tessera::cpu::TESSERA_CPU_ISA {
 
 inline constexpr int64_t kTileElements = amx::kTileBytes / 2;  // bf16 elements
 
-// One row of `dim` 16-bit elements as bf16 in `parts` rows of `padded` elements each, zeros behind `dim`. A row that does
-// not exist has dim 0 and no source.
+// One row of `dim` 16-bit elements as bf16 in `parts` rows of `padded` elements each, zeros behind `dim`. A row that
+// does not exist has dim 0 and no source.
 template <int kParts, class V>
 inline void load_row(const uint16_t* source, int64_t dim, int64_t padded, uint16_t* row) {
   std::memset(row, 0, size_t(kParts * padded) * 2);

@@ -10,9 +10,9 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// 2^x, exactly 1 at 0, +0 for -inf, NaN stays. kParts 1: relative error below 1.02e-4 (a rounded P misses by 2^-9 = 2e-3);
-// kParts 2 keeps 16 bits of P and takes the full polynomial.
-// Minimax coefficients for |r| <= 1/2 with the constant term fixed to 1, by reweighted least squares.
+// 2^x, exactly 1 at 0, +0 for -inf, NaN stays. kParts 1: relative error below 1.02e-4 (a rounded P misses by 2^-9 =
+// 2e-3); kParts 2 keeps 16 bits of P and takes the full polynomial. Minimax coefficients for |r| <= 1/2 with the
+// constant term fixed to 1, by reweighted least squares.
 inline constexpr float kCubic[3] = {0.6932829f, 0.24221097f, 0.055008933f};
 template <int kParts, class V>
 inline V exp2_of_score(V x) {
@@ -27,8 +27,8 @@ inline V exp2_of_score(V x) {
   }
 }
 
-// bf16 of `even` in the low and of `odd` in the high half of 16 dwords at `to`; the second part `part_stride` elements on
-// holds what the first lost. Values are finite and not negative, or NaN, whose row the sum already marks.
+// bf16 of `even` in the low and of `odd` in the high half of 16 dwords at `to`; the second part `part_stride` elements
+// on holds what the first lost. Values are finite and not negative, or NaN, whose row the sum already marks.
 template <int kParts, class V>
 inline void store_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
   alignas(64) uint32_t low[16], high[16], pairs[16];

@@ -1,5 +1,5 @@
-// The two products of a step on the tile registers: S^T = K Q^T and O^T += V^T P^T, each 16 rows x 32 queries at a time.
-// Two accumulator sets alternate, so that one set's stores (16 cycles a tile) run behind the other's products.
+// The two products of a step on the tile registers: S^T = K Q^T and O^T += V^T P^T, each 16 rows x 32 queries at a
+// time. Two accumulator sets alternate, so that one set's stores (16 cycles a tile) run behind the other's products.
 // Registers: 0, 1 and 2, 3 the accumulator sets; 4 and 7 the A operand; 5, 6 the B operand.
 #pragma once
 

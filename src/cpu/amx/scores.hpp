@@ -1,6 +1,6 @@
-// From raw products to probabilities, with queries in the lanes: a step's scores are S^T [key][32 queries] float32, so that
-// row maxima, sums and rescaling are vertical and need no shuffles. Scores are kept in base 2.
-// Invariant: a masked score is replaced by -inf, never added to, so that what a masked key holds cannot matter.
+// From raw products to probabilities, with queries in the lanes: a step's scores are S^T [key][32 queries] float32, so
+// that row maxima, sums and rescaling are vertical and need no shuffles. Scores are kept in base 2. Invariant: a masked
+// score is replaced by -inf, never added to, so that what a masked key holds cannot matter.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,8 @@ inline float bias_element(const core::BiasOperand& bias, const char* base, int64
   }
 }
 
-// Softcap, bias and ALiBi of one key over 16 rows; base e in, base 2 out. `bias_rows` is element (row 0 of the lanes, 0).
+// Softcap, bias and ALiBi of one key over 16 rows; base e in, base 2 out. `bias_rows` is element (row 0 of the lanes,
+// 0).
 template <class V>
 inline V transform_scores(V scores, const ScoreOptions& options, int64_t row, int64_t rows, int64_t diagonal,
                           int64_t key) {
@@ -84,8 +85,8 @@ inline V transform_scores(V scores, const ScoreOptions& options, int64_t row, in
   return (x + V::load(extra)) * V::broadcast(float(core::kLog2E));
 }
 
-// Takes the maximum of each row over the step's scores, in base 2, after rewriting them where options or the mask ask for
-// it; returns the factor that the probabilities still have to apply.
+// Takes the maximum of each row over the step's scores, in base 2, after rewriting them where options or the mask ask
+// for it; returns the factor that the probabilities still have to apply.
 template <class V>
 inline float step_maximum(float* scores, const ScoreOptions& options, const RowBounds* mask, int64_t step_begin,
                           int64_t row, int64_t rows, int64_t diagonal, V (&maximum)[2]) {

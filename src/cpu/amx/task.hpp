@@ -1,4 +1,5 @@
-// Sizes and memory of one task of the tile kernel: plain arithmetic, shared by planning and by both builds of the kernel.
+// Sizes and memory of one task of the tile kernel: plain arithmetic, shared by planning and by both builds of the
+// kernel.
 #pragma once
 
 #include <cstddef>
