@@ -24,14 +24,14 @@ struct Refusal {
 // How a row would run a problem. Zeros are "does not apply"; explain prints what is set.
 struct Launch {
   int32_t tile_m = 0, tile_n = 0, stages = 0, num_splits = 1;
-  int32_t threads = 1;         // CPU tasks at most
+  int32_t threads = 1;  // CPU tasks at most
   int32_t registers = 0;
   int64_t shared_bytes = 0;
   int64_t workspace_bytes = 0;  // the whole workspace, a multiple of 256
   double seconds = 0;           // estimate
   const char* schedule = nullptr;
   const char* instructions = nullptr;  // "avx2+fma, f16c", "amx emulated", "wgmma, tma"
-  int32_t variant = 0;          // the row's own choice of code path
+  int32_t variant = 0;                 // the row's own choice of code path
 };
 
 struct Plan;
@@ -81,7 +81,8 @@ struct RowAnswer {
   bool pin_excludes;
 };
 // Calls `visit` for each row of the device's list and `extra`. `device` may be a named one.
-void visit_rows(const Problem& problem, const DeviceInfo& device, KernelList extra, void (*visit)(const RowAnswer&, void*), void* context);
+void visit_rows(const Problem& problem, const DeviceInfo& device, KernelList extra,
+                void (*visit)(const RowAnswer&, void*), void* context);
 
 // The pin that planning obeys: problem.kernel, else TESSERA_KERNEL, else "".
 const char* active_pin(const Problem& problem);
@@ -103,6 +104,7 @@ int check_metadata_cpu(const Problem& problem, const tessera_tensors& tensors, t
 // The metadata rules alone, on the plan's device.
 int check_metadata(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status);
 // The same rules for arrays on the device; copies them to the host and blocks (src/cuda; a stub without CUDA).
-int check_metadata_cuda(const Plan& plan, const tessera_tensors& tensors, const tessera_exec* exec, tessera_status* status);
+int check_metadata_cuda(const Plan& plan, const tessera_tensors& tensors, const tessera_exec* exec,
+                        tessera_status* status);
 
 }  // namespace tessera::core

@@ -30,22 +30,28 @@ int check_numbers(const tessera_merge_args& args, tessera_status* status) {
   int64_t bytes = 8;
   for (const auto& size : sizes) {
     if (size.value < size.minimum || size.value > INT32_MAX) {
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %" PRId64 "; expected %" PRId64 " to 2147483647", size.name, size.value,
-                  size.minimum);
+      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %" PRId64 "; expected %" PRId64 " to 2147483647", size.name,
+                  size.value, size.minimum);
     }
     if (__builtin_mul_overflow(bytes, std::max<int64_t>(size.value, 1), &bytes)) {
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %" PRId64 "; expected an o below 2^63 bytes", size.name, size.value);
+      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %" PRId64 "; expected an o below 2^63 bytes", size.name,
+                  size.value);
     }
   }
   const bool doubles = args.dtype == TESSERA_F64 && args.out_dtype == TESSERA_F64;
   if (!doubles && !is_narrow(args.dtype)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "dtype is %d; expected f32, f16 or bf16, or f64 with out_dtype f64", args.dtype);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "dtype is %d; expected f32, f16 or bf16, or f64 with out_dtype f64",
+                args.dtype);
   }
   if (!doubles && !is_narrow(args.out_dtype)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "out_dtype is %d; expected f32, f16 or bf16, or f64 with dtype f64", args.out_dtype);
+    return fail(status, TESSERA_INVALID_ARGUMENT, "out_dtype is %d; expected f32, f16 or bf16, or f64 with dtype f64",
+                args.out_dtype);
   }
-  if (args.device < -1) return fail(status, TESSERA_INVALID_ARGUMENT, "device is %d; expected -1 (the CPU) or a CUDA device number", args.device);
-  if (args.device >= 0) return fail(status, TESSERA_UNSUPPORTED, "device is %d; this build merges on the CPU only", args.device);
+  if (args.device < -1)
+    return fail(status, TESSERA_INVALID_ARGUMENT, "device is %d; expected -1 (the CPU) or a CUDA device number",
+                args.device);
+  if (args.device >= 0)
+    return fail(status, TESSERA_UNSUPPORTED, "device is %d; this build merges on the CPU only", args.device);
   return TESSERA_OK;
 }
 
@@ -60,14 +66,17 @@ template <size_t count>
 int check_pointers(const PointerRule (&rules)[count], tessera_status* status) {
   for (const PointerRule& rule : rules) {
     if (rule.pointer == nullptr && !rule.needed) continue;
-    if (rule.pointer == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "%s is NULL; expected a pointer", rule.name);
+    if (rule.pointer == nullptr)
+      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is NULL; expected a pointer", rule.name);
     if (reinterpret_cast<uintptr_t>(rule.pointer) % static_cast<uintptr_t>(rule.align) != 0) {
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %p; expected a multiple of %d bytes", rule.name, rule.pointer, rule.align);
+      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %p; expected a multiple of %d bytes", rule.name,
+                  rule.pointer, rule.align);
     }
     for (const PointerRule* other = rules; other != &rule; ++other) {
       if (other->pointer != rule.pointer || !(other->written || rule.written)) continue;
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s and %s are both %p; expected memory of its own for what is written", other->name,
-                  rule.name, rule.pointer);
+      return fail(status, TESSERA_INVALID_ARGUMENT,
+                  "%s and %s are both %p; expected memory of its own for what is written", other->name, rule.name,
+                  rule.pointer);
     }
   }
   return TESSERA_OK;
@@ -76,7 +85,8 @@ int check_pointers(const PointerRule (&rules)[count], tessera_status* status) {
 // Row r of [batch, seqlen_q, heads] order: where its o starts (times head_dim_v) and its lse lies, for state 0.
 struct Rows {
   int64_t seqlen_q, heads, count;  // count: rows of one state
-  explicit Rows(const tessera_merge_args& args) : seqlen_q(args.seqlen_q), heads(args.heads), count(args.batch * args.seqlen_q * args.heads) {}
+  explicit Rows(const tessera_merge_args& args)
+      : seqlen_q(args.seqlen_q), heads(args.heads), count(args.batch * args.seqlen_q * args.heads) {}
   int64_t lse_index(int64_t row) const {
     const int64_t head = row % heads, query = row / heads % seqlen_q, batch = row / heads / seqlen_q;
     return (batch * heads + head) * seqlen_q + query;
@@ -169,7 +179,8 @@ struct BackwardBody {
 
 template <template <class, class> class Body, class In, class Out>
 int run_body(const tessera_merge_args& args, const tessera_exec* exec) {
-  const tessera_executor& executor = exec != nullptr && exec->executor != nullptr ? *exec->executor : cpu::default_executor();
+  const tessera_executor& executor =
+      exec != nullptr && exec->executor != nullptr ? *exec->executor : cpu::default_executor();
   const Rows rows(args);
   // A task is worth its hand-over from about 16k elements on.
   const int64_t elements_per_row = std::max<int64_t>(args.states, 1) * args.head_dim_v;
@@ -201,7 +212,8 @@ int merge(const tessera_merge_args& args, const tessera_exec* exec, tessera_stat
   if (const int code = check_numbers(args, status)) return code;
   if (const int code = check_exec(exec, true, status)) return code;
   const bool rows = args.batch > 0 && args.seqlen_q > 0, inputs = rows && args.states > 0;
-  const int32_t in = dtype_bytes(args.dtype), out = dtype_bytes(args.out_dtype), lse = dtype_bytes(lse_dtype(args.dtype));
+  const int32_t in = dtype_bytes(args.dtype), out = dtype_bytes(args.out_dtype),
+                lse = dtype_bytes(lse_dtype(args.dtype));
   const PointerRule rules[] = {{"o", args.o, in, inputs, false},
                                {"lse", args.lse, lse, inputs, false},
                                {"o_out", args.o_out, out, rows, true},
@@ -215,7 +227,8 @@ int merge_backward(const tessera_merge_args& args, const tessera_exec* exec, tes
   if (const int code = check_numbers(args, status)) return code;
   if (const int code = check_exec(exec, true, status)) return code;
   const bool some = args.batch > 0 && args.seqlen_q > 0 && args.states > 0;
-  const int32_t in = dtype_bytes(args.dtype), out = dtype_bytes(args.out_dtype), lse = dtype_bytes(lse_dtype(args.dtype));
+  const int32_t in = dtype_bytes(args.dtype), out = dtype_bytes(args.out_dtype),
+                lse = dtype_bytes(lse_dtype(args.dtype));
   const PointerRule rules[] = {{"o", args.o, in, some, false},
                                {"lse", args.lse, lse, some, false},
                                {"o_out", args.o_out, out, some, false},

@@ -14,8 +14,8 @@ constexpr uintptr_t kWorkspaceAlign = 256;
 int check_pointer(tessera_status* status, const char* name, const void* pointer, uintptr_t align) {
   if (pointer == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "%s is NULL; expected a pointer", name);
   if (reinterpret_cast<uintptr_t>(pointer) % align == 0) return TESSERA_OK;
-  return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %p; expected an address that is a multiple of %d bytes", name, pointer,
-              static_cast<int>(align));
+  return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %p; expected an address that is a multiple of %d bytes", name,
+              pointer, static_cast<int>(align));
 }
 
 struct PointerRule {
@@ -41,7 +41,8 @@ template <size_t count>
 int check_rules(const PointerRule (&rules)[count], tessera_status* status) {
   for (const PointerRule& rule : rules) {
     if (!rule.needed) continue;
-    if (const int code = check_pointer(status, rule.name, rule.pointer, static_cast<uintptr_t>(rule.align))) return code;
+    if (const int code = check_pointer(status, rule.name, rule.pointer, static_cast<uintptr_t>(rule.align)))
+      return code;
   }
   return TESSERA_OK;
 }
@@ -97,16 +98,19 @@ int check_scales(const Problem& p, const tessera_tensors& t, tessera_status* sta
     const char* name;
     const float* pointer;
     int32_t dtype;
-  } scales[] = {{"q_scale", t.q_scale, p.q.dtype}, {"k_scale", t.k_scale, p.k.dtype}, {"v_scale", t.v_scale, p.v.dtype}};
+  } scales[] = {
+      {"q_scale", t.q_scale, p.q.dtype}, {"k_scale", t.k_scale, p.k.dtype}, {"v_scale", t.v_scale, p.v.dtype}};
   for (const auto& scale : scales) {
     if (scale.pointer == nullptr) continue;
     if (scale.dtype != TESSERA_E4M3 && scale.dtype != TESSERA_INT8) {
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s is given but its operand is %s; expected NULL unless it is e4m3 or int8", scale.name,
+      return fail(status, TESSERA_INVALID_ARGUMENT,
+                  "%s is given but its operand is %s; expected NULL unless it is e4m3 or int8", scale.name,
                   dtype_name(scale.dtype));
     }
     if (const int code = check_pointer(status, scale.name, scale.pointer, 4)) return code;
   }
-  if (t.append != nullptr) return fail(status, TESSERA_UNSUPPORTED, "append is given; this build has no kernel that appends while it runs");
+  if (t.append != nullptr)
+    return fail(status, TESSERA_UNSUPPORTED, "append is given; this build has no kernel that appends while it runs");
   return TESSERA_OK;
 }
 
@@ -134,8 +138,9 @@ int check_aliases(const Problem& p, const tessera_tensors& t, tessera_status* st
     for (int j = 0; j < i; ++j) {
       if (operands[i].pointer != operands[j].pointer || operands[i].pointer == nullptr) continue;
       if (!operands[i].written && !operands[j].written) continue;
-      return fail(status, TESSERA_INVALID_ARGUMENT, "%s and %s are both %p; expected memory of its own for what is written",
-                  operands[j].name, operands[i].name, operands[i].pointer);
+      return fail(status, TESSERA_INVALID_ARGUMENT,
+                  "%s and %s are both %p; expected memory of its own for what is written", operands[j].name,
+                  operands[i].name, operands[i].pointer);
     }
   }
   return TESSERA_OK;
@@ -145,7 +150,8 @@ int check_workspace(const Plan& plan, const void* workspace, size_t bytes, tesse
   const int64_t needed = plan.launch.workspace_bytes;
   if (needed == 0) return TESSERA_OK;
   if (bytes < static_cast<size_t>(needed)) {
-    return fail(status, TESSERA_WORKSPACE_TOO_SMALL, "workspace has %zu bytes; expected at least %" PRId64, bytes, needed);
+    return fail(status, TESSERA_WORKSPACE_TOO_SMALL, "workspace has %zu bytes; expected at least %" PRId64, bytes,
+                needed);
   }
   return check_pointer(status, "workspace", workspace, kWorkspaceAlign);
 }
@@ -160,9 +166,11 @@ int check_exec(const tessera_exec* exec, bool is_cpu, tessera_status* status) {
   const tessera_executor* executor = exec->executor;
   if (executor == nullptr || !is_cpu) return TESSERA_OK;
   if (executor->size != sizeof(tessera_executor)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "executor.size is %zu; expected %zu", executor->size, sizeof(tessera_executor));
+    return fail(status, TESSERA_INVALID_ARGUMENT, "executor.size is %zu; expected %zu", executor->size,
+                sizeof(tessera_executor));
   }
-  if (executor->parallel == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "executor.parallel is NULL; expected a function");
+  if (executor->parallel == nullptr)
+    return fail(status, TESSERA_INVALID_ARGUMENT, "executor.parallel is NULL; expected a function");
   if (executor->threads < 1) {
     return fail(status, TESSERA_INVALID_ARGUMENT, "executor.threads is %d; expected 1 or more", executor->threads);
   }
@@ -173,11 +181,13 @@ namespace {
 
 int check_structs(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
   if (!plan.device->present) {
-    return fail(status, TESSERA_NO_DEVICE, "the plan is for the named device \"%s\"; it explains but does not run", plan.device->name);
+    return fail(status, TESSERA_NO_DEVICE, "the plan is for the named device \"%s\"; it explains but does not run",
+                plan.device->name);
   }
   if (tensors == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "tensors is NULL; expected a pointer");
   if (tensors->size != sizeof(tessera_tensors)) {
-    return fail(status, TESSERA_INVALID_ARGUMENT, "tensors.size is %zu; expected %zu", tensors->size, sizeof(tessera_tensors));
+    return fail(status, TESSERA_INVALID_ARGUMENT, "tensors.size is %zu; expected %zu", tensors->size,
+                sizeof(tessera_tensors));
   }
   return check_exec(exec, plan.device->is_cpu, status);
 }

@@ -44,7 +44,8 @@ TEST(DeviceInfo, FeaturesAgreeWithTheKernel) {
   const auto has = [&](const char* name) { return flags.find(std::string(" ") + name + " ") != std::string::npos; };
   const DeviceInfo& cpu = cpu_info();
   const bool avx2 = has("avx2") && has("fma") && has("f16c");
-  const bool avx512 = avx2 && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") && has("avx512cd");
+  const bool avx512 =
+      avx2 && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl") && has("avx512cd");
   EXPECT_EQ(cpu.isa >= Isa::avx2, avx2);
   EXPECT_EQ(cpu.isa >= Isa::avx512, avx512);
   EXPECT_EQ(cpu.has_f16c, has("f16c"));

@@ -32,7 +32,8 @@ std::string refusal(const Problem& problem, const tessera_tensors& tensors) {
 
 void expect_refused(const std::string& message, const std::vector<const char*>& fragments) {
   EXPECT_FALSE(message.empty());
-  for (const char* fragment : fragments) EXPECT_NE(message.find(fragment), std::string::npos) << fragment << " in: " << message;
+  for (const char* fragment : fragments)
+    EXPECT_NE(message.find(fragment), std::string::npos) << fragment << " in: " << message;
 }
 
 TEST(Metadata, CumulativeLengths) {

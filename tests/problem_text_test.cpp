@@ -20,7 +20,8 @@ struct Parsed {
 Parsed parse(const std::string& text) {
   Parsed parsed;
   tessera_status status;
-  EXPECT_EQ(parse_problem(text, &parsed.problem, &parsed.extras, &status), TESSERA_OK) << text << ": " << status.message;
+  EXPECT_EQ(parse_problem(text, &parsed.problem, &parsed.extras, &status), TESSERA_OK)
+      << text << ": " << status.message;
   return parsed;
 }
 
@@ -35,7 +36,8 @@ std::string error_of(const std::string& text) {
   const tessera_problem before = problem;
   tessera_status status{};
   EXPECT_EQ(parse_problem(text, &problem, nullptr, &status), TESSERA_INVALID_ARGUMENT) << text;
-  EXPECT_EQ(std::memcmp(static_cast<const void*>(&before), static_cast<const void*>(&problem), sizeof problem), 0) << "written on failure";
+  EXPECT_EQ(std::memcmp(static_cast<const void*>(&before), static_cast<const void*>(&problem), sizeof problem), 0)
+      << "written on failure";
   EXPECT_EQ(std::strchr(status.message, '\n'), nullptr);
   return status.message;
 }
@@ -61,21 +63,60 @@ TEST(ProblemText, Defaults) {
 }
 
 TEST(ProblemText, Canonical) {
-  EXPECT_EQ(canonical("  causal d128 sq4096\tb4 hkv8 hq32 bf16 "), "fwd bf16 b4 hq32 hkv8 sq4096 sk4096 d128 causal cpu");
-  EXPECT_EQ(canonical("bwd dv64 d128 sk5 sq3 cuda dlse sinks"), "bwd bf16 b1 hq1 hkv1 sq3 sk5 d128 dv64 dlse sinks cuda");
+  EXPECT_EQ(canonical("  causal d128 sq4096\tb4 hkv8 hq32 bf16 "),
+            "fwd bf16 b4 hq32 hkv8 sq4096 sk4096 d128 causal cpu");
+  EXPECT_EQ(canonical("bwd dv64 d128 sk5 sq3 cuda dlse sinks"),
+            "bwd bf16 b1 hq1 hkv1 sq3 sk5 d128 dv64 dlse sinks cuda");
   EXPECT_EQ(canonical("sq3 d1 window=4,-1 causal"), "fwd f32 b1 hq1 hkv1 sq3 sk3 d1 window=4,0 cpu");
   EXPECT_EQ(canonical("sq3 d1 window=-1,0"), "fwd f32 b1 hq1 hkv1 sq3 sk3 d1 causal cpu");
-  EXPECT_EQ(canonical("sq3 d1 topleft threads=2 splits=4 softcap=30 scale=0.1 seed=7 kernel=cpu.* isa=avx2 cuda=1 o=f32 f16"),
-            "fwd f16 b1 hq1 hkv1 sq3 sk3 d1 isa=avx2 kernel=cpu.* o=f32 scale=0.1 seed=7 softcap=30 splits=4 threads=2 topleft cuda=1");
+  EXPECT_EQ(
+      canonical("sq3 d1 topleft threads=2 splits=4 softcap=30 scale=0.1 seed=7 kernel=cpu.* isa=avx2 cuda=1 o=f32 f16"),
+      "fwd f16 b1 hq1 hkv1 sq3 sk3 d1 isa=avx2 kernel=cpu.* o=f32 scale=0.1 seed=7 softcap=30 splits=4 threads=2 "
+      "topleft cuda=1");
   EXPECT_EQ(canonical("sq3 d1 bias=bh layout=bshd"), "fwd f32 b1 hq1 hkv1 sq3 sk3 d1 bias cpu");
 }
 
 TEST(ProblemText, EveryWordSurvivesARoundTrip) {
-  for (const char* word : {"causal", "topleft", "window=3,2", "window=0,-1", "softcap=0.5", "scale=0", "scale=-1", "scale=1e-30", "alibi", "sinks",
-                           "bias", "bias=b", "bias=h", "bias=1", "mask", "o=f32", "kv=int8", "kv=e4m3", "packed", "paged=16",
-                           "paged=16 pages=shuffled", "packed paged=1", "leftpad", "seed=18446744073709551615", "lens=equal", "lens=longtail",
-                           "lens=5:0:8", "packed lens=longtail", "layout=bhsd", "packed layout=bhsd", "splits=3", "deterministic",
-                           "batch-invariant", "sm_margin=4", "threads=64", "kernel=cpu.?vx2.*", "isa=portable", "isa=neon", "cuda", "cuda=3"}) {
+  for (const char* word : {"causal",
+                           "topleft",
+                           "window=3,2",
+                           "window=0,-1",
+                           "softcap=0.5",
+                           "scale=0",
+                           "scale=-1",
+                           "scale=1e-30",
+                           "alibi",
+                           "sinks",
+                           "bias",
+                           "bias=b",
+                           "bias=h",
+                           "bias=1",
+                           "mask",
+                           "o=f32",
+                           "kv=int8",
+                           "kv=e4m3",
+                           "packed",
+                           "paged=16",
+                           "paged=16 pages=shuffled",
+                           "packed paged=1",
+                           "leftpad",
+                           "seed=18446744073709551615",
+                           "lens=equal",
+                           "lens=longtail",
+                           "lens=5:0:8",
+                           "packed lens=longtail",
+                           "layout=bhsd",
+                           "packed layout=bhsd",
+                           "splits=3",
+                           "deterministic",
+                           "batch-invariant",
+                           "sm_margin=4",
+                           "threads=64",
+                           "kernel=cpu.?vx2.*",
+                           "isa=portable",
+                           "isa=neon",
+                           "cuda",
+                           "cuda=3"}) {
     const std::string text = canonical(std::string("bf16 b3 hq4 hkv2 sq8 sk6 d16 ") + word);
     EXPECT_EQ(canonical(text), text) << word;
     for (const char* part = word; *part != '\0';) {
@@ -93,7 +134,8 @@ TEST(ProblemText, LengthsAndTotals) {
   EXPECT_EQ(packed.problem.total_k, 7 + 4 + 3);
   EXPECT_EQ(packed.problem.flags & (TESSERA_FLAG_SEQUSED_Q | TESSERA_FLAG_SEQUSED_K), 0u);
   ASSERT_EQ(packed.extras.lens.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(packed.extras.lens[i] == 10, packed.extras.lens_k[i] == 7) << "one order for q and k";
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(packed.extras.lens[i] == 10, packed.extras.lens_k[i] == 7) << "one order for q and k";
   EXPECT_EQ(parse("b3 sq10 d4 packed").problem.total_q, 30);
 
   const Parsed given = parse("b3 sq4 sk9 d4 lens=9:0:3");
@@ -185,7 +227,8 @@ TEST(ProblemText, BadWordsAreNamed) {
                {"sq8 d8 a\nb\x01", {"'a'"}}};
   for (const auto& bad : cases) {
     const std::string message = error_of(bad.text);
-    for (const char* fragment : bad.fragments) EXPECT_NE(message.find(fragment), std::string::npos) << fragment << " in: " << message;
+    for (const char* fragment : bad.fragments)
+      EXPECT_NE(message.find(fragment), std::string::npos) << fragment << " in: " << message;
   }
 }
 
@@ -202,10 +245,12 @@ TEST(ProblemText, RandomProblemsRoundTrip) {
     maybe(&text, std::vector<std::string>{"f64", "f32", "f16", "bf16", "e4m3"}[below(5)]);
     text += " b" + std::to_string(batch) + " sq" + num(300) + " d" + num(600);
     for (const char* word : {"hq", "hkv", "sk", "dv"}) maybe(&text, word + num(200));
-    for (const char* word : {"causal", "topleft", "alibi", "sinks", "packed", "leftpad", "deterministic", "batch-invariant", "layout=bhsd"}) {
+    for (const char* word : {"causal", "topleft", "alibi", "sinks", "packed", "leftpad", "deterministic",
+                             "batch-invariant", "layout=bhsd"}) {
       maybe(&text, word);
     }
-    maybe(&text, "window=" + std::to_string(static_cast<int>(below(9)) - 1) + "," + std::to_string(static_cast<int>(below(9)) - 1));
+    maybe(&text, "window=" + std::to_string(static_cast<int>(below(9)) - 1) + "," +
+                     std::to_string(static_cast<int>(below(9)) - 1));
     maybe(&text, "softcap=" + std::to_string(static_cast<double>(below(1000)) / 7));
     maybe(&text, "scale=" + std::to_string((static_cast<double>(below(1000)) - 500) / 3));
     const std::string bias = std::vector<std::string>{"", "bias", "bias=b", "bias=h", "bias=1", "mask"}[below(6)];
@@ -227,8 +272,11 @@ TEST(ProblemText, RandomProblemsRoundTrip) {
     const Parsed first = parse(text);
     const std::string line = format_problem(first.problem, &first.extras);
     const Parsed second = parse(line);
-    ASSERT_EQ(std::memcmp(static_cast<const void*>(&first.problem), static_cast<const void*>(&second.problem), sizeof(tessera_problem)), 0)
-        << text << "\n" << line;
+    ASSERT_EQ(std::memcmp(static_cast<const void*>(&first.problem), static_cast<const void*>(&second.problem),
+                          sizeof(tessera_problem)),
+              0)
+        << text << "\n"
+        << line;
     TextExtras expected = first.extras;
     ASSERT_TRUE(expected == second.extras) << text << "\n" << line;
     ASSERT_EQ(format_problem(second.problem, &second.extras), line);
@@ -236,18 +284,23 @@ TEST(ProblemText, RandomProblemsRoundTrip) {
 }
 
 TEST(ProblemText, WithoutExtrasTheProblemItselfSurvives) {
-  for (const char* text : {"fwd bf16 b2 hq4 hkv2 sq8 sk6 d16 layout=bhsd bias=h", "bwd f16 b3 sq8 d16 packed dlse", "b2 sq8 d16 lens=equal",
-                           "bf16 kv=int8 b2 sq1 sk64 d16 paged=16 packed", "f16 b2 hq2 sq4 d8 mask"}) {
+  for (const char* text :
+       {"fwd bf16 b2 hq4 hkv2 sq8 sk6 d16 layout=bhsd bias=h", "bwd f16 b3 sq8 d16 packed dlse",
+        "b2 sq8 d16 lens=equal", "bf16 kv=int8 b2 sq1 sk64 d16 paged=16 packed", "f16 b2 hq2 sq4 d8 mask"}) {
     const Parsed first = parse(text);
     const Parsed second = parse(format_problem(first.problem, nullptr));
-    EXPECT_EQ(std::memcmp(static_cast<const void*>(&first.problem), static_cast<const void*>(&second.problem), sizeof(tessera_problem)), 0)
+    EXPECT_EQ(std::memcmp(static_cast<const void*>(&first.problem), static_cast<const void*>(&second.problem),
+                          sizeof(tessera_problem)),
+              0)
         << text << " -> " << format_problem(first.problem, nullptr);
   }
 }
 
 TEST(ProblemText, ResolvedProblemsPrintTheSameLine) {
-  for (const char* text : {"fwd f32 b2 hq4 hkv2 sq8 sk6 d16 causal topleft cpu", "fwd bf16 b1 hq2 hkv1 sq8 sk8 d64 layout=bhsd scale=0.5 cpu",
-                           "bwd f16 b3 hq2 hkv2 sq8 sk8 d16 dv8 dlse packed softcap=2 cpu", "fwd f32 b1 hq1 hkv1 sq8 sk8 d8 bias=1 splits=3 cpu"}) {
+  for (const char* text : {"fwd f32 b2 hq4 hkv2 sq8 sk6 d16 causal topleft cpu",
+                           "fwd bf16 b1 hq2 hkv1 sq8 sk8 d64 layout=bhsd scale=0.5 cpu",
+                           "bwd f16 b3 hq2 hkv2 sq8 sk8 d16 dv8 dlse packed softcap=2 cpu",
+                           "fwd f32 b1 hq1 hkv1 sq8 sk8 d8 bias=1 splits=3 cpu"}) {
     Problem checked;
     tessera_status status;
     ASSERT_EQ(validate(parse(text).problem, &checked, &status), TESSERA_OK) << status.message;

@@ -41,7 +41,8 @@ TEST(Semantics, BandKeepsWhatTheDefinitionKeeps) {
       const Range visible = band.visible_keys(i);
       for (int64_t j = 0; j < sk; ++j) {
         const bool kept = keeps(sq, sk, left, right, top_left, i, j);
-        ASSERT_EQ(band.keeps(i, j), kept) << sq << " " << sk << " " << left << " " << right << " " << top_left << " at " << i << "," << j;
+        ASSERT_EQ(band.keeps(i, j), kept)
+            << sq << " " << sk << " " << left << " " << right << " " << top_left << " at " << i << "," << j;
         ASSERT_EQ(j >= visible.begin && j < visible.end, kept);
         pairs += kept;
       }
@@ -87,8 +88,8 @@ TEST(Semantics, VisibleTilesMatchBruteForce) {
         for (int64_t tile_n = 1; tile_n <= 4; ++tile_n) {
           check_tiles(band, row, row + tile_m, tile_n);
           if (testing::Test::HasFatalFailure()) {
-            FAIL() << "sq " << sq << " sk " << sk << " left " << left << " right " << right << " top_left " << top_left << " rows from " << row
-                   << " tile " << tile_m << "x" << tile_n;
+            FAIL() << "sq " << sq << " sk " << sk << " left " << left << " right " << right << " top_left " << top_left
+                   << " rows from " << row << " tile " << tile_m << "x" << tile_n;
           }
         }
       }
