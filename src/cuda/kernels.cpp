@@ -163,11 +163,20 @@ Strides strides(const Operand& operand, int64_t batches, int64_t rows, int64_t h
           heads > 1 ? operand.head_stride : 0};
 }
 
-// Head-batches whose K and V take half of L2 together: the other half is for what streams by.
-uint32_t l2_group(const Problem& p, const DeviceInfo& device, int64_t head_batches) {
+// Head-batches that the grid takes together: as many as leave K and V in half of L2 (the other half is for what streams
+// by). Where all query blocks cost the same there is nothing to balance, and one wave of blocks at a time keeps every
+// K and V row that is read close in time to its other readers.
+uint32_t head_group(const Plan& plan, int64_t head_batches) {
+  const Problem& p = plan.problem;
   const int64_t bytes = 2 * p.seqlen_k * (p.head_dim_qk + p.head_dim_v) / p.group + 1;
-  const int64_t fitting = device.l2_bytes / 2 / bytes / p.group * p.group;
-  return static_cast<uint32_t>(clamp_to(fitting, p.group < head_batches ? p.group : head_batches, head_batches));
+  int64_t fitting = plan.device->l2_bytes / 2 / bytes;
+  if (!p.banded()) {
+    constexpr int64_t kBlocksPerSm = 2;
+    const int64_t wave = plan.device->units * kBlocksPerSm / query_blocks(p, plan.launch.tile_m);
+    fitting = wave < fitting ? wave : fitting;
+  }
+  const int64_t whole = fitting / p.group * p.group;
+  return static_cast<uint32_t>(clamp_to(whole, p.group < head_batches ? p.group : head_batches, head_batches));
 }
 
 void fill_pointers(const tessera_tensors& t, const Problem& p, ForwardParams* out) {
@@ -226,7 +235,7 @@ ForwardParams make_params(const Plan& plan, const tessera_tensors& tensors) {
   out.top_left = p.top_left;
   out.o_is_float = p.o.dtype == TESSERA_F32;
   const int64_t head_batches = p.batch * p.heads_q;
-  const uint32_t group = head_batches > 0 ? l2_group(p, *plan.device, head_batches) : 1;
+  const uint32_t group = head_batches > 0 && p.seqlen_q > 0 ? head_group(plan, head_batches) : 1;
   out.schedule = {static_cast<uint32_t>(query_blocks(p, plan.launch.tile_m)), static_cast<uint32_t>(head_batches),
                   group, static_cast<uint32_t>(head_batches) % group};
   return out;

@@ -1,0 +1,139 @@
+// Host-side logic of the CUDA rows, on machines without a device too: planning for named GPUs, refusals that name what
+// they refuse, and the order of blocks.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "cuda/tile/scheduler.cuh"
+#include "judged_run.hpp"
+#include "problem_text.hpp"
+
+namespace tessera::tests {
+namespace {
+
+int plan_for(const std::string& text, const char* device, core::Plan* plan, tessera_status* status,
+             void (*adjust)(tessera_problem*) = nullptr) {
+  tessera_problem problem;
+  EXPECT_EQ(core::parse_problem(text, &problem, nullptr, status), TESSERA_OK) << status->message;
+  std::strcpy(problem.device_name, device);
+  if (adjust != nullptr) adjust(&problem);
+  return core::make_plan(problem, {}, plan, status);
+}
+
+TEST(CudaPlan, NamedDevicesPlanEveryBucket) {
+  for (const char* device : {"h200", "h100", "a100", "rtx4090", "b200"}) {
+    for (const char* dtype : {"f16", "bf16"}) {
+      for (int dim = 8; dim <= 256; dim += 8) {
+        for (const char* score : {"causal", "softcap=20"}) {
+          core::Plan plan;
+          tessera_status status{};
+          const std::string text =
+              std::string("fwd ") + dtype + " b2 hq4 hkv2 sq300 d" + std::to_string(dim) + " " + score + " cuda";
+          ASSERT_EQ(plan_for(text, device, &plan, &status), TESSERA_OK) << device << ": " << status.message;
+          EXPECT_STREQ(plan.entry->name, "cuda.sm80.forward");
+          EXPECT_LE(plan.launch.shared_bytes, plan.device->shared_bytes_per_block);
+          EXPECT_GT(plan.launch.seconds, 0);
+          EXPECT_EQ(plan.launch.workspace_bytes, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaPlan, RefusalsNameWhatTheyRefuse) {
+  const struct {
+    const char* text;
+    void (*adjust)(tessera_problem*);
+    const char* expected;
+  } cases[] = {
+      {"fwd bf16 sq64 d257 cuda", nullptr, "head_dim_qk=257"},
+      {"fwd bf16 sq64 d60 cuda", nullptr, "head_dim_qk=60"},
+      {"fwd bf16 sq64 d64 dv20 cuda", nullptr, "head_dim_v=20"},
+      {"fwd f32 sq64 d64 cuda", nullptr, "f16 and bf16"},
+      {"bwd bf16 sq64 d64 cuda", nullptr, "forward pass only"},
+      {"fwd bf16 hq2 sq64 d64 cuda", [](tessera_problem* p) { p->k.align = 8; }, "k.align=8"},
+      {"fwd bf16 hq2 sq64 d64 cuda",
+       [](tessera_problem* p) {
+         const int64_t strides[] = {64 * 132, 132, 66, 1};
+         std::memcpy(p->v.stride, strides, sizeof strides);
+       },
+       "v.row stride=132"},
+      {"fwd bf16 sq64 d64 cuda", [](tessera_problem* p) { p->sm_margin = 4; }, "sm_margin=4"},
+  };
+  for (const auto& one : cases) {
+    core::Plan plan;
+    tessera_status status{};
+    EXPECT_EQ(plan_for(one.text, "h200", &plan, &status, one.adjust), TESSERA_UNSUPPORTED) << one.text;
+    EXPECT_NE(std::string(status.message).find(one.expected), std::string::npos) << one.text << ": " << status.message;
+  }
+}
+
+TEST(CudaPlan, SplitsTakeAWorkspace) {
+  core::Plan plan;
+  tessera_status status{};
+  ASSERT_EQ(plan_for("fwd bf16 b2 hq4 sq10 sk1000 d64 splits=3 cuda", "h200", &plan, &status), TESSERA_OK)
+      << status.message;
+  EXPECT_EQ(plan.launch.num_splits, 3);
+  EXPECT_EQ(plan.launch.workspace_bytes, 3 * 2 * 4 * 10 * 64 * 4 + 1024);  // o, then lse in whole 256 bytes
+}
+
+// Every block of every group, once; within a group from the last query block to the first.
+TEST(CudaPlan, ScheduleVisitsEveryBlockOnce) {
+  for (uint32_t query_blocks = 1; query_blocks <= 5; ++query_blocks) {
+    for (uint32_t heads = 1; heads <= 12; ++heads) {
+      for (uint32_t group = 1; group <= heads; ++group) {
+        const cuda::Schedule schedule{query_blocks, heads, group, heads % group};
+        std::set<std::pair<uint32_t, uint32_t>> seen;
+        uint32_t last_block = query_blocks, last_group = ~0u;
+        for (uint32_t block = 0; block < query_blocks * heads; ++block) {
+          const cuda::WorkItem item = cuda::locate_block(schedule, block);
+          ASSERT_LT(item.query_block, query_blocks);
+          ASSERT_LT(item.head_batch, heads);
+          ASSERT_TRUE(seen.emplace(item.query_block, item.head_batch).second);
+          const uint32_t r = schedule.remainder;
+          const uint32_t in_group = item.head_batch < r ? 0 : 1 + (item.head_batch - r) / group;
+          if (in_group == last_group) ASSERT_LE(item.query_block, last_block);
+          last_block = item.query_block;
+          last_group = in_group;
+        }
+        EXPECT_EQ(seen.size(), query_blocks * heads);
+      }
+    }
+  }
+}
+
+// Metadata of any value gives ranges inside the arrays.
+TEST(CudaPlan, WildMetadataStaysInside) {
+  for (const int32_t a : {-2147483647, -1, 0, 5, 2147483647}) {
+    for (const int32_t b : {-2147483647, -1, 0, 3, 9, 2147483647}) {
+      const int32_t cu[] = {a, b}, used[] = {b}, pad[] = {a}, row[] = {b};
+      cuda::ForwardParams p{};
+      p.cu_seqlens_q = p.cu_seqlens_k = cu;
+      p.seqused_k = used;
+      p.leftpad = pad;
+      p.total_q = p.total_k = 10;
+      p.left = p.right = -1;
+      p.num_splits = 1;
+      const cuda::SequenceView packed = cuda::locate_sequence(p, 0, 0);
+      EXPECT_GE(packed.q_row, 0);
+      EXPECT_GE(packed.rows_q, 0);
+      EXPECT_LE(packed.q_row + packed.rows_q, 10);
+      EXPECT_GE(packed.band.seqlen_k, 0);
+      EXPECT_LE(packed.kv_row + packed.band.seqlen_k, 10);
+      p.cu_seqlens_q = p.cu_seqlens_k = nullptr;
+      p.seqlen_q = p.seqlen_k = 10;
+      p.batch_kv = 4;
+      p.batch_idx = row;
+      const cuda::SequenceView dense = cuda::locate_sequence(p, 0, 0);
+      EXPECT_GE(dense.kv_batch, 0);
+      EXPECT_LT(dense.kv_batch, 4);
+      EXPECT_LE(dense.kv_row + dense.band.seqlen_k, 10);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::tests
