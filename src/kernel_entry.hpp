@@ -13,7 +13,8 @@
 
 namespace tessera::core {
 
-// Why a row does not take a problem. `text` is a static sentence; explain adds "(argument=value)" when `argument` is set.
+// Why a row does not take a problem. `text` is a static sentence; explain adds "(argument=value)" where `argument` is
+// set.
 struct Refusal {
   const char* text = nullptr;
   const char* argument = nullptr;

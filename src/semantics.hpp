@@ -31,7 +31,8 @@ struct TileRange {
 // A bound so wide that it never acts; sums of a few of them stay inside int64.
 inline constexpr int64_t kUnbounded = int64_t{1} << 40;
 
-// The mask of one sequence: row i keeps key j when d(i) - left <= j <= d(i) + right, d(i) = i + offset, 0 <= j < seqlen_k.
+// The mask of one sequence: row i keeps key j when d(i) - left <= j <= d(i) + right, where d(i) = i + offset and
+// 0 <= j < seqlen_k.
 struct Band {
   int64_t seqlen_q, seqlen_k;
   int64_t offset;

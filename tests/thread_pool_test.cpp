@@ -1,4 +1,4 @@
-// The default executor: every task once, for any count and from any number of callers, in a forked child, inside a task.
+// The default executor: every task once, for any count and from any number of callers, in a forked child, in a task.
 #include "cpu/thread_pool.hpp"
 
 #include <gtest/gtest.h>

@@ -88,7 +88,8 @@ typedef struct tessera_status {
  * stride  elements. dense [batch, seqlen, heads, dim], packed [total, heads, dim] (stride[3] unused, 0),
  *         paged [page, slot, heads_kv, dim], bias [batch, heads_q, seqlen_q, seqlen_k],
  *         scales [batch or page, row block, head]. dim has stride 1. The stride of a size-1 dim is never used.
- *         All zero: contiguous for q k v o d_o dq dk dv; literal zeros (broadcast) for bias, d_bias and scales. bias and d_bias: dim 3 has stride 1 or 0. */
+ *         All zero: contiguous for q k v o d_o dq dk dv; literal zeros (broadcast) for bias, d_bias and scales.
+ *         bias and d_bias: dim 3 has stride 1 or 0. */
 typedef struct tessera_desc {
   int32_t dtype, align;
   int64_t stride[4];
