@@ -173,8 +173,9 @@ class Builder {
   void* operand(const tessera_desc& desc, std::initializer_list<int64_t> extents, bool output,
                 bool zero_contiguous = true) {
     const size_t elements = reach(extents.begin(), static_cast<int>(extents.size()), desc, zero_contiguous);
-    std::byte* data = block(elements * element_size(desc.dtype), desc.align == 0 ? 16 : desc.align, output);
-    if (!output && data != nullptr) fill(desc.dtype, data, elements);
+    const int32_t dtype = desc.dtype == 0 ? p_.q.dtype : desc.dtype;  // 0 follows q
+    std::byte* data = block(elements * element_size(dtype), desc.align == 0 ? 16 : desc.align, output);
+    if (!output && data != nullptr) fill(dtype, data, elements);
     return data;
   }
   void* query(const tessera_desc& desc, int64_t dim, bool output) {
