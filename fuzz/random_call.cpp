@@ -99,8 +99,8 @@ void make_dtypes(Bytes& bytes, tessera_problem* p) {
 void make_layout(Bytes& bytes, tessera_problem* p) {
   p->layout_q = bytes.once_in(3) ? TESSERA_PACKED : TESSERA_DENSE;
   p->layout_kv = bytes.once_in(3) ? static_cast<int32_t>(bytes.number(0, 2)) : p->layout_q;
-  if (p->layout_q == TESSERA_PACKED) p->total_q = bytes.number(0, 70);
-  if (p->layout_kv == TESSERA_PACKED) p->total_k = bytes.number(0, 140);
+  if (p->layout_q == TESSERA_PACKED) p->total_q = bytes.number(0, 40);
+  if (p->layout_kv == TESSERA_PACKED) p->total_k = bytes.number(0, 90);
   if (p->layout_kv == TESSERA_PAGED) {
     p->page_size = static_cast<int32_t>(bytes.number(1, 20));
     p->num_pages = bytes.number(0, 12);
@@ -126,13 +126,15 @@ void make_problem(Bytes& bytes, tessera_problem* p) {
                                        TESSERA_FLAG_BATCH_IDX | TESSERA_FLAG_D_LSE;
   tessera_problem_init(p, sizeof *p);
   p->pass = bytes.once_in(16) ? TESSERA_BACKWARD : TESSERA_FORWARD;
-  p->batch = bytes.number(0, 3);
-  p->seqlen_q = bytes.number(0, 70);
-  p->seqlen_k = bytes.number(0, 140);
+  // Mostly small, so that many calls are tried; sometimes past the tiles of every kernel.
+  const bool large = bytes.once_in(8);
+  p->batch = bytes.number(0, large ? 1 : 3);
+  p->seqlen_q = bytes.number(0, large ? 70 : 12);
+  p->seqlen_k = bytes.number(0, large ? 140 : 40);
   p->heads_kv = static_cast<int32_t>(bytes.number(1, 3));
   p->heads_q = p->heads_kv * static_cast<int32_t>(bytes.number(1, 3)) + (bytes.once_in(32) ? 1 : 0);
-  p->head_dim_qk = static_cast<int32_t>(bytes.number(1, 80));
-  p->head_dim_v = bytes.once_in(2) ? p->head_dim_qk : static_cast<int32_t>(bytes.number(1, 80));
+  p->head_dim_qk = static_cast<int32_t>(bytes.number(1, large ? 80 : 24));
+  p->head_dim_v = bytes.once_in(2) ? p->head_dim_qk : static_cast<int32_t>(bytes.number(1, large ? 80 : 24));
   p->left = bytes.once_in(2) ? -1 : bytes.number(-1, 60);
   p->right = bytes.once_in(2) ? -1 : bytes.number(-1, 20);
   p->mask_alignment = bytes.once_in(4) ? TESSERA_TOP_LEFT : TESSERA_BOTTOM_RIGHT;

@@ -10,6 +10,9 @@
 namespace tessera::core {
 namespace {
 
+// Sequences that lens= may describe: a line of text should not cost more than 16 MiB.
+constexpr int64_t kMostLengths = int64_t{1} << 20;
+
 // Products of sizes that validate() has not seen yet: too large a stride is refused there.
 int64_t saturating_product(int64_t a, int64_t b) {
   int64_t product = 0;
@@ -29,6 +32,10 @@ int check_words(const ProblemWords& words, tessera_status* status) {
   if (words.d_bias && extras.bias_axes == "mask")
     return refuse("'dbias' with 'mask'; expected 'bias', a mask has no gradient");
   if (extras.pages_shuffled && words.page_size == 0) return refuse("'pages=shuffled' without 'paged='; expected both");
+  if (!extras.lens_word.empty() && words.batch > kMostLengths) {
+    return fail(status, TESSERA_INVALID_ARGUMENT, "'lens=%s' with b=%lld; expected b of at most %lld",
+                extras.lens_word.c_str(), static_cast<long long>(words.batch), static_cast<long long>(kMostLengths));
+  }
   if (extras.lens.empty()) return TESSERA_OK;
   if (static_cast<int64_t>(extras.lens.size()) != words.batch) {
     return fail(status, TESSERA_INVALID_ARGUMENT, "'lens=' gives %zu lengths and b is %lld; expected one a sequence",

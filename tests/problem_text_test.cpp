@@ -213,6 +213,7 @@ TEST(ProblemText, BadWordsAreNamed) {
                {"b2 sq8 d8 lens=1:9", {"length of 9", "8"}},
                {"sq8 d8 lens=", {"'lens='", "longtail"}},
                {"sq8 d8 lens=1:x", {"'lens=1:x'"}},
+               {"b2000000 sq8 d8 lens=longtail", {"b=2000000", "1048576"}},
                {"sq8 d8 layout=sbhd", {"'layout=sbhd'", "bhsd"}},
                {"sq8 d8 splits=-1", {"'splits=-1'"}},
                {"sq8 d8 isa=sse", {"'isa=sse'", "avx512"}},
