@@ -1,5 +1,5 @@
-// `tessera bench`: kernels and the textbook baseline take turns in random order, round after round, so drift of the machine
-// meets all of them alike; the probe of the peak is sampled between the rounds. Medians over all runs.
+// `tessera bench`: kernels and the textbook baseline take turns in random order, round after round, so drift of the
+// machine meets all of them alike; the probe of the peak is sampled between the rounds. Medians over all runs.
 #include "cli/bench.hpp"
 
 #include <algorithm>

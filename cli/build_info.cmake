@@ -1,7 +1,7 @@
-# Writes OUTPUT, a header with the commit and with one SHA-256 a device over the kernels' sources, so a result file says what
-# was measured. The hash of a device is that of the lines "sha256  path" of its sources, sorted by path: src/DEVICE/** and the
-# definitions that kernels share. With PRINT=cpu or PRINT=cuda it prints that hash instead.
-#   cmake -DSOURCE_DIR=. -DPRINT=cpu -P cli/build_info.cmake
+# Writes OUTPUT, a header with the commit and with one SHA-256 a device over the kernels' sources, so a result file
+# says what was measured. The hash of a device is that of the lines "sha256  path" of its sources, sorted by path:
+# src/DEVICE/** and the definitions that kernels share. With PRINT=cpu or PRINT=cuda it prints that hash instead.
+# Usage: cmake -DSOURCE_DIR=. -DPRINT=cpu -P cli/build_info.cmake
 cmake_minimum_required(VERSION 3.25)
 
 function(hash_sources device result)

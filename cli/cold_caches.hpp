@@ -1,5 +1,5 @@
-// Copies of K and V for benchmarks that memory bounds: successive runs read different copies, 1 GiB or more in all, so that
-// no cache of the machine serves them.
+// Copies of K and V for benchmarks that memory bounds: successive runs read different copies, 1 GiB or more in all, so
+// that no cache of the machine serves them.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
 // What this machine can do at most, measured in the process that measures kernels: multiply-adds a second of the vector
-// unit at an instruction set, and bytes a second read from memory. A share of these is honest; a share of a data sheet is not.
+// unit at an instruction set, and bytes a second read from memory. A share of these is honest; a share of a data sheet
+// is not.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ double probe_tiles_bf16(int64_t iterations);  // as fma_f32, on AMX tiles
 // The loops of the machine's highest instruction set below the cap (TESSERA_ISA_*; 0: none).
 const ProbeLoops& probe_loops(int32_t isa_cap);
 
-// The best of several samples, on `threads` threads at once: multiply-adds of the unit that a kernel for `dtype` can use
-// under the cap, that is the tiles for 16-bit types where the machine has them, else the vector unit.
+// The best of several samples, on `threads` threads at once: multiply-adds of the unit that a kernel for `dtype` can
+// use under the cap, that is the tiles for 16-bit types where the machine has them, else the vector unit.
 class FmaProbe {
  public:
   FmaProbe(int32_t isa_cap, int32_t dtype, int threads);
@@ -43,8 +44,8 @@ class FmaProbe {
   double best_ = 0;
 };
 
-// Bytes a second read by `threads` threads from a buffer of 1 GiB (a quarter of the memory where that is less), which no
-// cache holds; the best of three passes.
+// Bytes a second read by `threads` threads from a buffer of 1 GiB (a quarter of the memory where that is less), which
+// no cache holds; the best of three passes.
 double probe_read_bandwidth(int threads);
 
 }  // namespace tessera::cli

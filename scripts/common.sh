@@ -3,8 +3,8 @@
 say() { printf '\n== [%(%H:%M:%S)T] %s\n' -1 "$*"; }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
-# need_packages PACKAGE=WITNESS ...: installs the Debian or Ubuntu packages whose witness is missing. A witness is a command,
-# an absolute path (globs allowed), or py:MODULE.
+# need_packages PACKAGE=WITNESS ...: installs the Debian or Ubuntu packages whose witness is missing. A witness is a
+# command, an absolute path (globs allowed), or py:MODULE.
 need_packages() {
   local pair package witness missing=()
   for pair in "$@"; do
@@ -24,8 +24,9 @@ need_packages() {
     root=(sudo)
   fi
   say "installing ${missing[*]}"
-  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+  root+=(env DEBIAN_FRONTEND=noninteractive)
+  "${root[@]}" apt-get -qq update
+  "${root[@]}" apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
 }
 
 build_packages=(g++=c++ cmake=cmake ninja-build=ninja libfmt-dev=/usr/include/fmt/format.h
@@ -53,7 +54,8 @@ build_preset() {
   mkdir -p build
   cmake --preset "$preset" >"$log" 2>&1 || { cat "$log"; fail "configuring preset $preset failed"; }
   grep -F 'tessera:' "$log" || true
-  cmake --build --preset "$preset" -j "$(nproc)" >>"$log" 2>&1 || { tail -n 200 "$log"; fail "building preset $preset failed"; }
+  cmake --build --preset "$preset" -j "$(nproc)" >>"$log" 2>&1 ||
+    { tail -n 200 "$log"; fail "building preset $preset failed"; }
 }
 
 # tally NAME PASSED FAILED [SKIPPED]: one line of the running account in the file $TALLY.
@@ -62,7 +64,8 @@ tally() { printf '%s %d %d %d\n' "$1" "$2" "$3" "${4:-0}" >>"$TALLY"; }
 # The closing line, and success when nothing failed and something ran.
 close_tally() {
   awk '{passed += $2; failed += $3; skipped += $4}
-       END {printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit !(failed == 0 && passed > 0)}' "$TALLY"
+       END {printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+            exit !(failed == 0 && passed > 0)}' "$TALLY"
 }
 
 # run_ctest NAME BUILD_DIR [CTEST ARGUMENT ...]: runs and tallies; says what failed, and why tests were skipped.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-tidy over the host sources of library, baselines and command line, compiled as clang sees them. Any finding fails.
+# clang-tidy over the host sources of library, baselines and command line, as clang compiles them. Any finding fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/common.sh

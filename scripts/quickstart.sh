@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh clone to a first result: installs what is missing, builds the library and the command line, runs attention
-# on queries, keys and values of a trained model, and shows what came out. Safe to run again.
+# From a fresh clone to a first result: installs what is missing, builds the library and the command line, runs
+# attention on queries, keys and values of a trained model, and shows what came out. Safe to run again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/common.sh

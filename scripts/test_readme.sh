@@ -14,10 +14,10 @@ block() { # LANGUAGE: the first fenced block of that language
 block cpp >"$scratch/readme.cpp"
 block c >"$scratch/readme.c"
 [ -s "$scratch/readme.cpp" ] && [ -s "$scratch/readme.c" ] || { echo "README.md has no cpp or no c block"; exit 1; }
-c++ -std=c++20 -O1 -Wall -Wextra -Werror -pedantic -I"$source_dir/include" "$scratch/readme.cpp" -o "$scratch/readme_cpp" \
-  -L"$build_dir" -ltessera
-cc -std=c11 -O1 -Wall -Wextra -Werror -pedantic -I"$source_dir/include" "$scratch/readme.c" -o "$scratch/readme_c" \
-  -L"$build_dir" -ltessera
+warnings=(-Wall -Wextra -Werror -pedantic)
+paths=(-I"$source_dir/include" -L"$build_dir")
+c++ -std=c++20 -O1 "${warnings[@]}" "$scratch/readme.cpp" -o "$scratch/readme_cpp" "${paths[@]}" -ltessera
+cc -std=c11 -O1 "${warnings[@]}" "$scratch/readme.c" -o "$scratch/readme_c" "${paths[@]}" -ltessera
 export LD_LIBRARY_PATH=$build_dir
 "$scratch/readme_cpp" | tee "$scratch/cpp.out"
 grep -q 'o\[0\] = 1$' "$scratch/cpp.out" || { echo "README's C++ program must print o[0] = 1"; exit 1; }
