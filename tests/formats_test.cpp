@@ -172,12 +172,12 @@ std::string safetensors_file(const std::string& header, size_t data_bytes) {
 }
 
 TEST(Safetensors, ReadsEveryTypeByRisingOffset) {
-  const std::string file = safetensors_file(
-      R"({"__metadata__":{"a":"b"},"v":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
-      R"("k":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},)"
-      R"("e":{"dtype":"F8_E4M3","shape":[],"data_offsets":[16,17]},)"
-      R"("i":{"dtype":"I8","shape":[0,9223372036854775807],"data_offsets":[17,17]}}   )",
-      17);
+  const std::string file =
+      safetensors_file(R"({"__metadata__":{"a":"b"},"v":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
+                       R"("k":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},)"
+                       R"("e":{"dtype":"F8_E4M3","shape":[],"data_offsets":[16,17]},)"
+                       R"("i":{"dtype":"I8","shape":[0,9223372036854775807],"data_offsets":[17,17]}}   )",
+                       17);
   const std::vector<TensorView> tensors = read_safetensors(bytes_of(file), "file");
   ASSERT_EQ(tensors.size(), 4u);
   EXPECT_EQ(tensors[0].name, "k");
