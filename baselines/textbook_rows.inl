@@ -28,8 +28,8 @@ struct Traits<float> {
   static constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
   // 2^f interpolated in seven Chebyshev nodes on [-1/2, 1/2]: relative error 2.6e-9.
   static constexpr int kTerms = 7;
-  static constexpr float kPower[kTerms] = {1.0f,          6.931472067e-1f, 2.402265092e-1f, 5.550327227e-2f,
-                                           9.618056779e-3f, 1.340042818e-3f, 1.546144470e-4f};
+  static constexpr float kPower[kTerms] = {
+      1.0f, 6.931472067e-1f, 2.402265092e-1f, 5.550327227e-2f, 9.618056779e-3f, 1.340042818e-3f, 1.546144470e-4f};
 };
 template <>
 struct Traits<double> {
