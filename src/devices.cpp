@@ -106,8 +106,8 @@ std::string device_words(const DeviceInfo& device, KernelList extra) {
   if (rows.empty()) text += "  this build has no kernels for it\n";
   for (const RowReport& row : rows) {
     text += row.runs == "no"
-                ? fmt::format("  {:<24}does not run here: {}\n", row.name, row.reason)
-                : fmt::format("  {:<24}{}{}{}: {}\n", row.name, row.runs, row.instructions.empty() ? "" : ", ",
+                ? fmt::format("  {:<26}does not run here: {}\n", row.name, row.reason)
+                : fmt::format("  {:<26}{}{}{}: {}\n", row.name, row.runs, row.instructions.empty() ? "" : ", ",
                               row.instructions, fmt::join(row.takes, ", "));
   }
   return text;

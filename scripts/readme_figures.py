@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Keeps the figures of README.md equal to the committed result files, and says which were measured on older kernels.
+
+A line `<!-- figures FILE -->` begins a table that this script writes, `<!-- end -->` ends it. Without arguments the tables
+are written; with --check nothing is written, and a difference fails."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(<!-- figures (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
+SHAPE = re.compile(r"\bsq(\d+)\b.* d(\d+)\b")
+LENGTH = 4096
+
+
+def table(results):
+    """TFLOP/s at one length, ours beside what was measured in the same run."""
+    lines = ["| problem | kernel | Tessera | FlashAttention-2 | cuDNN | textbook |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in results["rows"]:
+        seqlen, dim = map(int, SHAPE.search(row["problem"]).groups())
+        if seqlen != LENGTH or row["status"] != "ran" or row["baseline"]:
+            continue
+        mask = ", causal" if "causal" in row["problem"].split() else ""
+        peers = [row["peers"].get(name, {}).get("tflops") for name in ("flash", "cudnn", "textbook")]
+        cells = " | ".join("-" if value is None else f"{value:.0f}" for value in [row["tflops"], *peers])
+        dtype = row["problem"].split()[1]
+        lines.append(f"| {dtype}, N {seqlen}, d {dim}{mask} | `{row['kernel']}` | {cells} |")
+    lines.append("")
+    versions = results["versions"]
+    lines.append(f"TFLOP/s on an {results['device']} (driver {results['driver']}, {results['date']}), 16384 tokens, random "
+                 f"data, medians of one run with\nPyTorch {versions['torch']} (its FlashAttention-2 and cuDNN).")
+    return "\n".join(lines) + "\n"
+
+
+def kernels_changed(results):
+    device = "cuda" if "driver" in results else "cpu"
+    script = ROOT / "cli" / "build_info.cmake"
+    told = subprocess.run(["cmake", f"-DSOURCE_DIR={ROOT}", f"-DPRINT={device}", "-P", str(script)], check=True,
+                          capture_output=True, text=True)
+    return results["kernel_sources_sha256"] not in told.stdout + told.stderr
+
+
+def main():
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+
+    def write(found):
+        results = json.loads((ROOT / found[2]).read_text(encoding="utf-8"))
+        if kernels_changed(results):
+            print(f"{found[2]}: measured at commit {results['commit']}; the kernels have changed since")
+        return found[1] + table(results) + found[4]
+
+    new, count = BLOCK.subn(write, text)
+    if sys.argv[1:] == ["--check"]:
+        if new != text:
+            print("README.md differs from its result files; run scripts/readme_figures.py")
+            return 1
+        print(f"README.md: {count} tables as in their result files")
+        return 0
+    readme.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
