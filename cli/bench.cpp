@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
-#include <tuple>
 
 #include "baselines/kernels.hpp"
 #include "baselines/operands.hpp"
@@ -27,7 +25,7 @@ constexpr const char* kReference = "cpu.reference";
 constexpr int kPlanRuns = 201;
 constexpr int kHostRuns = 201;
 constexpr int kMaxRunsPerTurn = 1000;
-constexpr int kSamplesPerTurn = 4;  // of 5 ms: one alone may meet another process
+constexpr int kSamplesPerTurn = 4;
 
 struct Contender {
   std::unique_ptr<Runner> runner;
@@ -47,6 +45,7 @@ double plan_seconds(tessera_problem problem, const std::string& kernel) {
     std::strncpy(problem.kernel, kernel.c_str(), sizeof problem.kernel - 1);
   }
   std::vector<double> times;
+  times.reserve(kPlanRuns);
   for (int i = 0; i < kPlanRuns; ++i) {
     const double begin = now();
     (void)core::make_plan(problem, baselines::kernels(), &plan, &status);
@@ -69,6 +68,7 @@ double host_seconds(const Request& request, const std::string& kernel) {
   const baselines::OperandSet operands = baselines::make_operands(tiny, extras);
   Runner runner(candidate.plan, operands.tensors);
   std::vector<double> times;
+  times.reserve(kHostRuns);
   for (int i = 0; i < kHostRuns; ++i) times.push_back(runner.run());
   return median(times);
 }
@@ -139,7 +139,7 @@ class Bench {
   void take_turns(const Request& request, ColdCaches* caches, std::vector<Contender>* contenders) {
     const int threads = request.problem.threads > 0 ? request.problem.threads : machine_threads();
     const int32_t isa = request.problem.isa, dtype = request.problem.q.dtype;
-    FmaProbe& probe = probes_.try_emplace({isa, dtype, threads}, isa, dtype, threads).first->second;
+    FmaProbe probe(isa, dtype, threads);
     if (bandwidth_threads_ != threads) {
       progress_.show("probing memory");
       peaks_.bytes_per_second = probe_read_bandwidth(threads);
@@ -200,7 +200,6 @@ class Bench {
 
   const BenchOptions& options_;
   Peaks peaks_;
-  std::map<std::tuple<int32_t, int32_t, int>, FmaProbe> probes_;  // by isa cap, dtype, threads: best of the process
   int bandwidth_threads_ = 0;
   Progress progress_;
   std::mt19937 random_{std::random_device{}()};

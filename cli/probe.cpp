@@ -79,13 +79,16 @@ void FmaProbe::sample() {
       iterations_ *= 2;
       continue;
     }
-    best_ = std::max(best_, total / seconds);
+    samples_.push_back(total / seconds);
     return;
   }
 }
 
+double FmaProbe::flops_per_second() const { return samples_.empty() ? 0 : median(samples_); }
+
 std::string FmaProbe::text() const {
-  return rate_text(best_) + " (" + name_ + ", " + std::to_string(threads_) + (threads_ == 1 ? " thread)" : " threads)");
+  return rate_text(flops_per_second()) + " (" + name_ + ", " + std::to_string(threads_) +
+         (threads_ == 1 ? " thread)" : " threads)");
 }
 
 double probe_read_bandwidth(int threads) {

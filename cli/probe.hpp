@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/tensor.hpp"
 
@@ -26,13 +27,14 @@ double probe_tiles_bf16(int64_t iterations);  // as fma_f32, on AMX tiles
 // The loops of the machine's highest instruction set below the cap (TESSERA_ISA_*; 0: none).
 const ProbeLoops& probe_loops(int32_t isa_cap);
 
-// The best of several samples, on `threads` threads at once: multiply-adds of the unit that a kernel for `dtype` can
-// use under the cap, that is the tiles for 16-bit types where the machine has them, else the vector unit.
+// The median of samples taken between the runs of kernels, which thus meet the same clock and the same neighbours, on
+// `threads` threads at once: multiply-adds of the unit that a kernel for `dtype` can use under the cap, that is the
+// tiles for 16-bit types where the machine has them, else the vector unit.
 class FmaProbe {
  public:
   FmaProbe(int32_t isa_cap, int32_t dtype, int threads);
   void sample();  // about 5 ms
-  double flops_per_second() const { return best_; }
+  double flops_per_second() const;
   std::string text() const;                   // "139 GFLOP/s (avx2, 2 threads)"
   const char* unit() const { return unit_; }  // "FMA" or "AMX"
 
@@ -41,7 +43,7 @@ class FmaProbe {
   const char *name_, *unit_ = "FMA";
   int threads_;
   int64_t iterations_ = 1024;
-  double best_ = 0;
+  std::vector<double> samples_;
 };
 
 // Bytes a second read by `threads` threads from a buffer of 1 GiB (a quarter of the memory where that is less), which
