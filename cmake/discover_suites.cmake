@@ -1,9 +1,10 @@
 # Run by ctest itself: asks ${test_binary} for its suites and adds one test a suite, with its label and time limit.
+# ${emulator} goes before the binary where that is for another machine.
 if(NOT EXISTS ${test_binary})
   add_test(tessera_tests_not_built ${test_binary})
   return()
 endif()
-execute_process(COMMAND ${test_binary} --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE listing_rc)
+execute_process(COMMAND ${emulator} ${test_binary} --gtest_list_tests OUTPUT_VARIABLE listing RESULT_VARIABLE listing_rc)
 if(NOT listing_rc EQUAL 0)
   message(FATAL_ERROR "${test_binary} --gtest_list_tests failed: ${listing_rc}")
 endif()
@@ -28,7 +29,7 @@ foreach(line IN LISTS lines)
     set(label full)
     set(timeout 1200)
   endif()
-  add_test(${suite} ${test_binary} --gtest_filter=${suite}.*)
+  add_test(${suite} ${emulator} ${test_binary} --gtest_filter=${suite}.*)
   # Skipped only where nothing passed and nothing failed: then the list of skipped tests ends the output.
   set_tests_properties(${suite} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
     SKIP_REGULAR_EXPRESSION "  PASSED  . 0 tests\\.\n(.  SKIPPED . [^\n]*\n)+$")
