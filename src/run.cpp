@@ -2,6 +2,7 @@
 // workspace that is large enough. Then metadata (CPU), then the kernel. Allocates nothing and reads no environment.
 #include <cinttypes>
 
+#include "aliases.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kernel_entry.hpp"
 #include "status.hpp"
@@ -111,38 +112,6 @@ int check_scales(const Problem& p, const tessera_tensors& t, tessera_status* sta
   }
   if (t.append != nullptr)
     return fail(status, TESSERA_UNSUPPORTED, "append is given; this build has no kernel that appends while it runs");
-  return TESSERA_OK;
-}
-
-// What is written must not start where something else of the call does. Overlaps at other offsets cannot be told from
-// interleaved slices of one buffer, which are fine.
-int check_aliases(const Problem& p, const tessera_tensors& t, tessera_status* status) {
-  const bool backward = p.pass == TESSERA_BACKWARD;
-  const struct {
-    const char* name;
-    const void* pointer;
-    bool written;
-  } operands[] = {{"q", t.q, false},
-                  {"k", t.k, false},
-                  {"v", t.v, false},
-                  {"bias", p.has(TESSERA_FLAG_BIAS) ? t.bias : nullptr, false},
-                  {"d_o", backward ? t.d_o : nullptr, false},
-                  {"o", t.o, !backward},
-                  {"lse", backward || p.has(TESSERA_FLAG_LSE) ? t.lse : nullptr, !backward},
-                  {"dq", backward ? t.dq : nullptr, true},
-                  {"dk", backward ? t.dk : nullptr, true},
-                  {"dv", backward ? t.dv : nullptr, true},
-                  {"d_bias", p.has(TESSERA_FLAG_D_BIAS) ? t.d_bias : nullptr, true}};
-  constexpr int kCount = sizeof operands / sizeof operands[0];
-  for (int i = 0; i < kCount; ++i) {
-    for (int j = 0; j < i; ++j) {
-      if (operands[i].pointer != operands[j].pointer || operands[i].pointer == nullptr) continue;
-      if (!operands[i].written && !operands[j].written) continue;
-      return fail(status, TESSERA_INVALID_ARGUMENT,
-                  "%s and %s are both %p; expected memory of its own for what is written", operands[j].name,
-                  operands[i].name, operands[i].pointer);
-    }
-  }
   return TESSERA_OK;
 }
 

@@ -260,8 +260,8 @@ TEST(Run, PointersAreChecked) {
       {[](RunFixture& f) { f.tensors.lse = nullptr; }, TESSERA_INVALID_ARGUMENT, "lse is NULL"},
       {[](RunFixture& f) { f.tensors.q = f.q + 1; }, TESSERA_INVALID_ARGUMENT, "multiple of 16 bytes"},
       {[](RunFixture& f) { f.tensors.lse = reinterpret_cast<char*>(f.lse) + 2; }, TESSERA_INVALID_ARGUMENT, "lse is"},
-      {[](RunFixture& f) { f.tensors.o = f.q; }, TESSERA_INVALID_ARGUMENT, "q and o are both"},
-      {[](RunFixture& f) { f.tensors.lse = f.v; }, TESSERA_INVALID_ARGUMENT, "v and lse are both"},
+      {[](RunFixture& f) { f.tensors.o = f.q; }, TESSERA_INVALID_ARGUMENT, "overlaps q"},
+      {[](RunFixture& f) { f.tensors.lse = f.v; }, TESSERA_INVALID_ARGUMENT, "lse is"},
       {[](RunFixture& f) { f.tensors.k_scale = f.lse; }, TESSERA_INVALID_ARGUMENT,
        "k_scale is given but its operand is f32"}};
   for (const auto& bad : cases) {
@@ -272,6 +272,32 @@ TEST(Run, PointersAreChecked) {
   RunFixture f;
   EXPECT_EQ(run_plan(f.plan, nullptr, f.workspace, 512, nullptr, &f.status), TESSERA_INVALID_ARGUMENT);
   EXPECT_NE(std::strstr(f.status.message, "tensors is NULL"), nullptr);
+}
+
+TEST(Run, PartialOverlapsAreRefusedAndSlicesAreNot) {
+  alignas(64) static float buffer[3 * 512];
+  RunFixture f;
+  f.tensors.q = buffer;
+  f.tensors.o = buffer + 64;  // q has 4 * 2 * 16 elements
+  f.expect(TESSERA_INVALID_ARGUMENT, "o is");
+  f.tensors.o = buffer + 128;
+  f.expect(TESSERA_OK, "");
+  f.tensors.lse = buffer + 256 - 4;
+  f.expect(TESSERA_INVALID_ARGUMENT, "overlaps o");
+  // q, k, v, o as slices of one [4, 4, 2, 16] buffer.
+  RunFixture sliced;
+  tessera_problem problem = parse("f32 hq2 sq4 d16 kernel=cpu.test.all");
+  for (tessera_desc* desc : {&problem.q, &problem.k, &problem.v, &problem.o}) {
+    desc->stride[1] = 4 * 2 * 16;
+    desc->stride[2] = 16;
+    desc->stride[3] = 1;
+  }
+  ASSERT_EQ(make_plan(problem, kRows, &sliced.plan, &sliced.status), TESSERA_OK) << sliced.status.message;
+  sliced.tensors.q = buffer;
+  sliced.tensors.k = buffer + 32;
+  sliced.tensors.v = buffer + 64;
+  sliced.tensors.o = buffer + 96;
+  sliced.expect(TESSERA_OK, "");
 }
 
 TEST(Run, UnusedPointersAreIgnored) {
