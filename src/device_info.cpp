@@ -83,7 +83,7 @@ bool amx_permitted() {
 
 void read_name(DeviceInfo* info) {
   unsigned brand[12] = {};
-  if (__get_cpuid_max(0x80000000u, nullptr) >= 0x80000004u) {
+  if (static_cast<unsigned>(__get_cpuid_max(0x80000000u, nullptr)) >= 0x80000004u) {
     for (unsigned leaf = 0; leaf < 3; ++leaf) {
       __get_cpuid(0x80000002u + leaf, brand + 4 * leaf, brand + 4 * leaf + 1, brand + 4 * leaf + 2,
                   brand + 4 * leaf + 3);
