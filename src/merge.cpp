@@ -113,6 +113,12 @@ struct ForwardBody {
     const auto* o = static_cast<const typename In::Storage*>(args.o);
     auto* out = static_cast<typename Out::Storage*>(args.o_out) + row * dim;
     const double merged = merged_lse(lse, args.states, index, rows.count);
+    double highest = -INFINITY, weight_sum = 0;  // weights that sum to 1, however large lse is
+    for (int64_t s = 0; s < args.states; ++s)
+      highest = std::max(highest, static_cast<double>(lse[s * rows.count + index]));
+    for (int64_t s = 0; s < args.states; ++s) {
+      weight_sum += merge_weight(static_cast<double>(lse[s * rows.count + index]), highest);
+    }
     constexpr int64_t kBlock = 256;  // 1 or 2 KiB of accumulators on the stack
     for (int64_t begin = 0; begin < dim; begin += kBlock) {
       const int64_t size = std::min(kBlock, dim - begin);
@@ -120,7 +126,7 @@ struct ForwardBody {
       for (int64_t s = 0; s < args.states; ++s) {
         const double state_lse = static_cast<double>(lse[s * rows.count + index]);
         if (state_lse == -INFINITY) continue;  // whatever an empty state's o holds
-        const auto weight = static_cast<Number>(merge_weight(state_lse, merged));
+        const auto weight = static_cast<Number>(merge_weight(state_lse, highest) / weight_sum);
         const auto* from = o + (s * rows.count + row) * dim + begin;
         for (int64_t c = 0; c < size; ++c) sum[c] += weight * In::load(from[c]);
       }

@@ -54,18 +54,18 @@ inline void decode_finish(const DecodeCall& call, const DecodeItem& item, std::b
     for (int64_t split = 0; used && split < item.splits; ++split) {
       const PartialState state = partial_state(tiles, partials, split, r - item.row_begin);
       if (state.header->lse == kNone) continue;
-      const double merged = core::merge_lse(lse, state.header->lse);
-      const V keep = V::broadcast(static_cast<float>(core::merge_weight(lse, merged)));
-      const V add = V::broadcast(static_cast<float>(core::merge_weight(state.header->lse, merged)));
+      const core::MergeWeights<double> weights = core::merge_weights(lse, state.header->lse);
+      const V keep = V::broadcast(static_cast<float>(weights.first)),
+              add = V::broadcast(static_cast<float>(weights.second));
       for (int64_t c = 0; c < tiles.head_dim_v_padded; c += V::kLanes)
         V::fma(V::load(total + c), keep, V::load(state.o + c) * add).store(total + c);
-      lse = merged;
+      lse = core::merge_lse(lse, state.header->lse);
     }
     if (used && problem.has(TESSERA_FLAG_SINKS)) {
-      const double merged = core::merge_lse(lse, double(call.tensors->sinks[head]));
-      const V weight = V::broadcast(static_cast<float>(core::merge_weight(lse, merged)));
+      const double sink = double(call.tensors->sinks[head]);
+      const V weight = V::broadcast(static_cast<float>(core::merge_weights(lse, sink).first));
       for (int64_t c = 0; c < tiles.head_dim_v_padded; c += V::kLanes) (V::load(total + c) * weight).store(total + c);
-      lse = merged;
+      lse = core::merge_lse(lse, sink);
     }
     store_decode_row(call, item, position, head, total, lse);
   }

@@ -302,15 +302,14 @@ class ForwardRun {
         std::memset(to, 0, static_cast<size_t>(padded) * sizeof(T));
       }
       if (row.row_sum == 0) continue;
-      const double lse = core::lse_from_base_e(double(row.row_max), row.row_sum),
-                   merged = core::merge_lse(row.lse, lse);
-      const V keep = V::broadcast(T(core::merge_weight(row.lse, merged))),
-              add = V::broadcast(T(core::merge_weight(lse, merged)));
+      const double lse = core::lse_from_base_e(double(row.row_max), row.row_sum);
+      const core::MergeWeights<double> weights = core::merge_weights(row.lse, lse);
+      const V keep = V::broadcast(T(weights.first)), add = V::broadcast(T(weights.second));
       const V divisor = V::broadcast(T(row.row_sum));
       for (int64_t c = 0; c < padded; c += kLanes) {
         V::fma(V::load(to + c), keep, V::load(from + c) / divisor * add).store(to + c);
       }
-      row.lse = merged;
+      row.lse = core::merge_lse(row.lse, lse);
     }
   }
 
@@ -321,11 +320,10 @@ class ForwardRun {
       RowState<T>& row = rows_[r];
       const double sink = problem_.has(TESSERA_FLAG_SINKS) ? double(tensors_.sinks[row.head]) : -kInfinity<double>;
       if (sink != -kInfinity<double>) {
-        const double merged = core::merge_lse(row.lse, sink);
-        const V weight = V::broadcast(T(core::merge_weight(row.lse, merged)));
+        const V weight = V::broadcast(T(core::merge_weights(row.lse, sink).first));
         for (int64_t c = 0; c < padded; c += kLanes)
           (V::load(result + r * padded + c) * weight).store(result + r * padded + c);
-        row.lse = merged;
+        row.lse = core::merge_lse(row.lse, sink);
       }
       store_row(row.position, row.head, result + r * padded);
       store_lse(row.position, row.head, row.lse);
