@@ -1,0 +1,93 @@
+// Public bug situations about gradients without an answer by hand: the library's backward rows against the float64
+// reference. While no row takes the backward pass these tests are skipped and say so.
+#include "support.hpp"
+
+namespace tessera::test {
+namespace {
+
+constexpr const char* kNoRow = "no row of the library takes the backward pass";
+
+// Returns whether a row of the library ran.
+bool compare_gradients(Case& c) {
+  if (tessera_tensors tensors = c.bind();
+      tensors.q != nullptr && tessera_supports(&c.problem, nullptr, 0) != TESSERA_OK)
+    return false;
+  const Judge judged = judge(c);
+  return on_every_accepting_row(
+             c, [&] { expect_close(c, judged); }, Rows::library) > 0;
+}
+
+// Dao-AILab/flash-attention#2896: columns that pad the head dim were never written, then read back.
+TEST(BugBackwardKernels, UnevenHeadDims) {
+  for (const int32_t head_dim : {40, 59, 72, 88, 104, 111})
+    for (const bool packed : {false, true}) {
+      const Shape shape{.seqlen_q = 128, .seqlen_k = 128, .heads_q = 2, .head_dim_qk = head_dim};
+      Case c = packed ? Case::packed(TESSERA_BF16, {0, 128}, {0, 128}, shape) : Case::dense(TESSERA_BF16, shape);
+      c.randomize(191);
+      c.to_backward(192);
+      if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+    }
+}
+
+// Dao-AILab/flash-attention#355, #2541; ROCm/aotriton#236: one operand's strides used for another.
+TEST(BugBackwardKernels, GradientsWithTheirOwnLayout) {
+  Case c = Case::dense(TESSERA_F16,
+                       {.batch = 2, .seqlen_q = 32, .seqlen_k = 32, .heads_q = 4, .heads_kv = 1, .head_dim_qk = 128});
+  c.randomize(193);
+  c.set_causal();
+  c.to_backward(194);
+  const Tensor d_o = c.d_o;
+  c.d_o = Tensor(TESSERA_F16, d_o.dims(), stored_as(d_o.dims(), 0, 2, 1));
+  c.d_o.copy_values(d_o);
+  if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+  constexpr int64_t kRow = 4 * 256;
+  Case fused = Case::dense(TESSERA_F16, {.seqlen_q = 130, .seqlen_k = 130, .heads_q = 4, .head_dim_qk = 256});
+  fused.randomize(195);
+  fused.to_backward(196);
+  for (int64_t part = 0; part < 3; ++part) {
+    Tensor& gradient = part == 0 ? fused.dq : part == 1 ? fused.dk : fused.dv;
+    gradient =
+        Tensor(TESSERA_F16, gradient.dims(), {.stride = {130 * 3 * kRow, 3 * kRow, 256, 1}, .offset = part * kRow});
+  }
+  EXPECT_TRUE(compare_gradients(fused));
+}
+
+// Dao-AILab/flash-attention#470, commits bba578d4, a4f148b6: small head sizes and lengths beside a tile's.
+TEST(BugBackwardKernels, SmallHeadDimsAndTileEdges) {
+  for (const int32_t head_dim : {1, 3, 8, 24, 64, 192})
+    for (const int64_t seqlen : {1, 63, 64, 65, 127, 129, 193}) {
+      Case c = Case::dense(TESSERA_F16,
+                           {.seqlen_q = seqlen, .seqlen_k = 194 - seqlen, .heads_q = 2, .head_dim_qk = head_dim});
+      c.randomize(197);
+      if (seqlen % 2 == 1) c.set_causal();
+      c.to_backward(198);
+      if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+    }
+}
+
+// Dao-AILab/flash-attention#2244, #2549, #2510: gradients that changed between runs.
+TEST(BugBackwardKernels, RepeatedRunsGiveTheSameBits) {
+  for (const bool window : {false, true}) {
+    Case c = Case::dense(TESSERA_BF16, {.seqlen_q = 320, .seqlen_k = 128, .heads_q = 6, .heads_kv = 2});
+    c.randomize(199);
+    c.problem.right = 0;
+    if (window) c.problem.left = 60;
+    c.to_backward(200);
+    c.set_flag(TESSERA_FLAG_DETERMINISTIC);
+    if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+    on_every_accepting_row(
+        c,
+        [&] {
+          for (int repeat = 0; repeat < 30; ++repeat) {
+            Case again = c.twin();
+            again.problem.threads = 1 + repeat % 8;
+            run_on(again, c.kernel);
+            EXPECT_TRUE(again.dq.same_bits(c.dq) && again.dk.same_bits(c.dk) && again.dv.same_bits(c.dv));
+          }
+        },
+        Rows::library);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
