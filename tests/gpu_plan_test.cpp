@@ -43,6 +43,20 @@ TEST(CudaPlan, NamedDevicesPlanEveryBucket) {
   }
 }
 
+TEST(CudaPlan, SmallHeadsTakeNarrowTilesFromComputeCapability12On) {
+  tessera_problem problem;
+  tessera_status status{};
+  ASSERT_EQ(core::parse_problem("fwd bf16 b2 hq4 sq300 d64 cuda", &problem, nullptr, &status), TESSERA_OK);
+  std::strcpy(problem.device_name, "rtx4090");
+  core::Plan plan;
+  ASSERT_EQ(core::make_plan(problem, {}, &plan, &status), TESSERA_OK) << status.message;
+  core::DeviceInfo device = *plan.device;
+  EXPECT_EQ(plan.entry->configure(plan.problem, device).tile_n, 128);
+  device.arch = 120;
+  EXPECT_EQ(plan.entry->configure(plan.problem, device).tile_n, 64);
+  EXPECT_FALSE(plan.entry->refuse(plan.problem, device));
+}
+
 TEST(CudaPlan, RefusalsNameWhatTheyRefuse) {
   const struct {
     const char* text;

@@ -21,7 +21,7 @@ using core::Refusal;
 constexpr int64_t kMaxInt = 0x7fffffff;
 
 // Instances by element type and bucket of sm80::kHeadDimBuckets.
-const ForwardPair& forward_pair(const Problem& p) {
+const ForwardPair& forward_pair(const Problem& p, int32_t arch) {
   using namespace sm80;
   static const ForwardPair* const kF16[] = {&kForwardF16D64, &kForwardF16D96, &kForwardF16D128, &kForwardF16D192,
                                             &kForwardF16D256};
@@ -30,6 +30,9 @@ const ForwardPair& forward_pair(const Problem& p) {
   const int32_t dim = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
   size_t bucket = 0;
   while (kHeadDimBuckets[bucket] < dim) ++bucket;
+  if (bucket == 0 && arch >= kNarrowArch) {
+    return p.q.dtype == TESSERA_BF16 ? kForwardBf16D64Narrow : kForwardF16D64Narrow;
+  }
   return *(p.q.dtype == TESSERA_BF16 ? kBf16 : kF16)[bucket];
 }
 
@@ -38,8 +41,8 @@ bool is_plain(const Problem& p) {
   return p.softcap == 0 && !p.has(TESSERA_FLAG_BIAS) && !p.has(TESSERA_FLAG_ALIBI) && p.scale > 1e-30 && p.scale < 1e30;
 }
 
-const ForwardInstance& forward_instance(const Problem& p) {
-  const ForwardPair& pair = forward_pair(p);
+const ForwardInstance& forward_instance(const Problem& p, const DeviceInfo& device) {
+  const ForwardPair& pair = forward_pair(p, device.arch);
   return is_plain(p) ? pair.plain : pair.general;
 }
 
@@ -121,7 +124,7 @@ Refusal refuse_forward(const Problem& p, const DeviceInfo& device) {
   if (p.v_order != 0) return {"reads v in the order of its rows only", "v_order", p.v_order};
   if (p.has(TESSERA_FLAG_V_MEAN)) return {"takes no v_mean"};
   if (p.sm_margin != 0) return {"has no sm_margin: its blocks are not persistent", "sm_margin", p.sm_margin};
-  const ForwardInstance& instance = forward_instance(p);
+  const ForwardInstance& instance = forward_instance(p, device);
   if (device.shared_bytes_per_block < instance.shared_bytes) {
     return {"needs more shared memory a block than the device has; bytes needed", "shared_bytes",
             instance.shared_bytes};
@@ -138,7 +141,7 @@ int64_t partial_o_bytes(const Problem& p) {
 int64_t partial_lse_bytes(const Problem& p) { return align_256(splits(p) * query_rows(p) * p.heads_q * 4); }
 
 Launch configure_forward(const Problem& p, const DeviceInfo& device) {
-  const ForwardInstance& instance = forward_instance(p);
+  const ForwardInstance& instance = forward_instance(p, device);
   Launch launch;
   launch.tile_m = instance.tile_m;
   launch.tile_n = instance.tile_n;
@@ -259,7 +262,7 @@ ForwardParams make_partial(const Problem& p, const ForwardParams& params, int32_
 
 int run_forward(const Plan& plan, const core::RunContext& context) {
   const Problem& p = plan.problem;
-  const ForwardInstance& instance = forward_instance(p);
+  const ForwardInstance& instance = forward_instance(p, *plan.device);
   const ForwardParams params = make_params(plan, *context.tensors);
   const uint32_t blocks = params.schedule.query_blocks * params.schedule.head_batches;
   if (blocks == 0) return TESSERA_OK;
@@ -280,7 +283,8 @@ int prepare_forward(const Plan& plan, tessera_status* status) {
   DeviceScope scope(plan.problem.device);
   if (scope.error() != cudaSuccess)
     return scope.finish(scope.error(), "cuda.sm80.forward: making the device current", status);
-  return scope.finish(forward_instance(plan.problem).prepare(), "cuda.sm80.forward: loading the kernel", status);
+  return scope.finish(forward_instance(plan.problem, *plan.device).prepare(), "cuda.sm80.forward: loading the kernel",
+                      status);
 }
 
 constexpr core::KernelEntry kKernels[] = {

@@ -24,6 +24,9 @@ namespace sm80 {
 extern const ForwardPair kForwardF16D64, kForwardF16D96, kForwardF16D128, kForwardF16D192, kForwardF16D256;
 extern const ForwardPair kForwardBf16D64, kForwardBf16D96, kForwardBf16D128, kForwardBf16D192, kForwardBf16D256;
 
+// The same for compute capability 12.0 and later (NarrowConfig64).
+extern const ForwardPair kForwardF16D64Narrow, kForwardBf16D64Narrow;
+
 }  // namespace sm80
 
 // Merges the partial states of a split forward, in order, with sinks: final_params' o and lse from `partial`'s.

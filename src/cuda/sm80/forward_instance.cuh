@@ -7,10 +7,8 @@
 
 namespace tessera::cuda::sm80 {
 
-template <class Element, int kHeadDim, ScoreKind kKind>
+template <class Element, class Config, ScoreKind kKind>
 struct ForwardKernel {
-  using Config = ForwardConfig<kHeadDim, kKind>;
-
   static cudaError_t prepare() {
     return cudaFuncSetAttribute(forward_kernel<Element, Config, kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 Config::kDynamicBytes);
@@ -27,10 +25,10 @@ struct ForwardKernel {
   }
 };
 
-template <class Element, int kHeadDim>
+template <class Element, int kHeadDim, class PlainConfig = ForwardConfig<kHeadDim, ScoreKind::plain>>
 constexpr ForwardPair forward_pair() {
-  return {ForwardKernel<Element, kHeadDim, ScoreKind::plain>::instance(),
-          ForwardKernel<Element, kHeadDim, ScoreKind::general>::instance()};
+  return {ForwardKernel<Element, PlainConfig, ScoreKind::plain>::instance(),
+          ForwardKernel<Element, ForwardConfig<kHeadDim, ScoreKind::general>, ScoreKind::general>::instance()};
 }
 
 }  // namespace tessera::cuda::sm80
