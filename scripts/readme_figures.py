@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Keeps the figures of README.md equal to the committed result files, and says which were measured on older kernels.
 
-A line `<!-- figures FILE -->` begins a table that this script writes, `<!-- end -->` ends it. Without arguments the tables
-are written; with --check nothing is written, and a difference fails."""
+A line `<!-- figures FILE -->` begins a table that this script writes, `<!-- end -->` ends it. Without arguments the
+tables are written; with --check nothing is written, and a difference fails."""
 import json
 import pathlib
 import re
@@ -17,7 +17,8 @@ LENGTH = 4096
 
 def table(results):
     """TFLOP/s at one length, ours beside what was measured in the same run."""
-    lines = ["| problem | kernel | Tessera | FlashAttention-2 | cuDNN | textbook |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| problem | kernel | Tessera | FlashAttention-2 | cuDNN | textbook |",
+             "| --- | --- | --- | --- | --- | --- |"]
     for row in results["rows"]:
         seqlen, dim = map(int, SHAPE.search(row["problem"]).groups())
         if seqlen != LENGTH or row["status"] != "ran" or row["baseline"]:
@@ -29,8 +30,8 @@ def table(results):
         lines.append(f"| {dtype}, N {seqlen}, d {dim}{mask} | `{row['kernel']}` | {cells} |")
     lines.append("")
     versions = results["versions"]
-    lines.append(f"TFLOP/s on an {results['device']} (driver {results['driver']}, {results['date']}), 16384 tokens, random "
-                 f"data, medians of one run with\nPyTorch {versions['torch']} (its FlashAttention-2 and cuDNN).")
+    lines.append(f"TFLOP/s on an {results['device']} (driver {results['driver']}, {results['date']}), 16384 tokens, "
+                 f"random data, medians of one run with\nPyTorch {versions['torch']} (its FlashAttention-2 and cuDNN).")
     return "\n".join(lines) + "\n"
 
 

@@ -142,8 +142,9 @@ template <class T>
 TESSERA_HD T merge_weight(T lse, T merged) {
   return lse == -T(INFINITY) ? T(0) : T(::exp(lse - merged));
 }
-// Weights of two states in their merge. They are taken from the larger lse and sum to 1 also where an lse is so large that
-// its last digit is coarser than ln 2: at 1.4e11 weights from a merged double are off by 4e-6, from a float by a factor of 2.
+// Weights of two states in their merge. They are taken from the larger lse and sum to 1 also where an lse is so large
+// that its last digit is coarser than ln 2: at 1.4e11 weights from a merged double are off by 4e-6, from a float by a
+// factor of 2.
 template <class T>
 struct MergeWeights {
   T first, second;

@@ -33,8 +33,8 @@ TEST(BugApi, HeadCountsThatDoNotDivideAreRefused) {
   run_on(next);
 }
 
-// Dao-AILab/flash-attention commits 1a58058a, bc0e4ac0; sgl-project/sglang#26532: a counter in the workspace was not reset,
-// a workspace of another shape was too small.
+// Dao-AILab/flash-attention commits 1a58058a, bc0e4ac0; sgl-project/sglang#26532: a counter in the workspace was not
+// reset, a workspace of another shape was too small.
 TEST(BugApi, OneWorkspaceForManyShapes) {
   std::vector<Case> cases;
   size_t largest = 0;
@@ -147,7 +147,8 @@ TEST(BugApi, SizesThatOverflowAreRefused) {
   EXPECT_STRNE(status.message, "");
 }
 
-// pytorch/pytorch#197563, #187225; Dao-AILab/flash-attention#1251, #612: dropout. There is none here, so its words are refused.
+// pytorch/pytorch#197563, #187225; Dao-AILab/flash-attention#1251, #612: dropout. There is none here, so its words are
+// refused.
 TEST(BugApi, DropoutIsRefusedByName) {
   for (const char* text : {"fwd f32 sq128 d128 dropout=0.17 cpu", "fwd f32 sq128 d128 dropout=0 cpu"}) {
     tessera_problem problem;
@@ -158,8 +159,8 @@ TEST(BugApi, DropoutIsRefusedByName) {
   }
 }
 
-// Dao-AILab/flash-attention#1749, #1785, #2750, #2902; koboldcpp#1579: sizes and devices that a build lacks were reported as
-// success. A support query agrees with the call.
+// Dao-AILab/flash-attention#1749, #1785, #2750, #2902; koboldcpp#1579: sizes and devices that a build lacks were
+// reported as success. A support query agrees with the call.
 TEST(BugApi, UnsupportedSizesAndDevicesAreRefusedUpFront) {
   const auto expect_both = [](Case& c, int code, const std::string& word) {
     expect_refused(c, code, word);
@@ -219,8 +220,8 @@ TEST(BugApi, StructsOfUnknownSizeAreRefused) {
   EXPECT_NE(std::string(status.message).find("size"), std::string::npos) << status.message;
 }
 
-// Dao-AILab/flash-attention#970, #876; pytorch/pytorch#187872; vllm-project/vllm-xpu-kernels#479; flashinfer-ai/flashinfer#50:
-// an lse rounded up to tiles, or needed though nobody wants it.
+// Dao-AILab/flash-attention#970, #876; pytorch/pytorch#187872; vllm-project/vllm-xpu-kernels#479;
+// flashinfer-ai/flashinfer#50: an lse rounded up to tiles, or needed though nobody wants it.
 TEST(BugApi, LseIsExactlyOneNumberARow) {
   for (const int32_t dtype : kAllTypes)
     for (const int32_t splits : {1, 3}) {
@@ -252,7 +253,8 @@ TEST(BugApi, LseIsExactlyOneNumberARow) {
   EXPECT_NE(std::string(status.message).find("lse"), std::string::npos) << status.message;
 }
 
-// flashinfer-ai/flashinfer#3125, #4389; kekzl/imp#658; Dao-AILab/flash-attention#1537: errors logged instead of returned.
+// flashinfer-ai/flashinfer#3125, #4389; kekzl/imp#658; Dao-AILab/flash-attention#1537: errors logged instead of
+// returned.
 TEST(BugApi, NullPointersAreNamed) {
   Case c = small_case();
   const tessera_tensors good = c.bind();

@@ -1,5 +1,5 @@
-// Public bug situations about gradients with answers by hand. Every row that takes the backward pass is held to them, the
-// float64 reference among them, so the judge is proven too; rows that refuse must say why.
+// Public bug situations about gradients with answers by hand. Every row that takes the backward pass is held to them,
+// the float64 reference among them, so the judge is proven too; rows that refuse must say why.
 #include <cmath>
 
 #include "support.hpp"

@@ -12,7 +12,8 @@ void mark_first_key(const Case& c) {
   c.v.fill([](int64_t, int64_t j, int64_t, int64_t) { return j == 0 ? 1024.0 : 0.0; });
 }
 
-// Dao-AILab/flash-attention#1778, #402; ml-explore/mlx#2835: rows above the keys came out as zeros, NaN or top-left masked.
+// Dao-AILab/flash-attention#1778, #402; ml-explore/mlx#2835: rows above the keys came out as zeros, NaN or top-left
+// masked.
 TEST(BugMask, CausalWithMoreQueriesThanKeys) {
   for (const int32_t dtype : kAllTypes) {
     SCOPED_TRACE(name_of(dtype));
@@ -31,7 +32,8 @@ TEST(BugMask, CausalWithMoreQueriesThanKeys) {
   }
 }
 
-// huggingface/transformers#39408, facebookresearch/xformers#923, Dao-AILab/flash-attention#1133: off by one at the bounds.
+// huggingface/transformers#39408, facebookresearch/xformers#923, Dao-AILab/flash-attention#1133: off by one at the
+// bounds.
 TEST(BugMask, WindowOfOneKeyReturnsItsValue) {
   for (const int64_t seqlen : {17, 2048}) {
     Case c = Case::dense(TESSERA_F16, {.seqlen_q = seqlen, .seqlen_k = seqlen, .heads_q = 2, .head_dim_qk = 128});
@@ -148,7 +150,8 @@ TEST(BugMask, LongQueriesOverOneKeyPacked) {
   }
 }
 
-// ml-explore/mlx#2835, pytorch/pytorch#103082, pytorch/executorch#22426, apache/tvm#14907: which corner causal is tied to.
+// ml-explore/mlx#2835, pytorch/pytorch#103082, pytorch/executorch#22426, apache/tvm#14907: which corner causal is tied
+// to.
 TEST(BugMask, CausalIsTiedToTheLastKeyUnlessAskedOtherwise) {
   for (const int32_t dtype : kAllTypes) {
     SCOPED_TRACE(name_of(dtype));
@@ -186,8 +189,8 @@ TEST(BugMask, BothCornersAgreeOnSquareProblems) {
       Rows::library);
 }
 
-// Dao-AILab/flash-attention#1116, proger/hippogriff#7, thu-nics/DiTFastAttn#7, flashinfer-ai/flashinfer#4893: a negative
-// window read as infinity, a right bound ignored.
+// Dao-AILab/flash-attention#1116, proger/hippogriff#7, thu-nics/DiTFastAttn#7, flashinfer-ai/flashinfer#4893: a
+// negative window read as infinity, a right bound ignored.
 TEST(BugMask, NegativeWindowsOtherThanMinusOneAreRefused) {
   Case c = Case::dense(TESSERA_F32, {.seqlen_q = 4, .seqlen_k = 4});
   c.randomize(9);

@@ -1,5 +1,5 @@
-// Public bug situations about numbers: huge and tiny inputs, scales, softcap, NaN, long sums. The traps about maxima and
-// row sums are in bugs_row_sums_test.cpp.
+// Public bug situations about numbers: huge and tiny inputs, scales, softcap, NaN, long sums. The traps about maxima
+// and row sums are in bugs_row_sums_test.cpp.
 #include <cmath>
 
 #include "support.hpp"

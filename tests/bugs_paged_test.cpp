@@ -31,8 +31,8 @@ Case to_pages(const Case& dense, int32_t page_size, int64_t num_pages, const std
   return c;
 }
 
-// Dao-AILab/flash-attention#1745, #2374, #1395; flashinfer-ai/flashinfer#941; vllm-project/vllm#936, #47305: a weight of 0
-// times NaN from the unused tail of a cache.
+// Dao-AILab/flash-attention#1745, #2374, #1395; flashinfer-ai/flashinfer#941; vllm-project/vllm#936, #47305: a weight
+// of 0 times NaN from the unused tail of a cache.
 TEST(BugPaged, CacheTailOfNaNReachesNothing) {
   for (const int32_t dtype : kAllTypes) {
     SCOPED_TRACE(name_of(dtype));
@@ -110,8 +110,8 @@ TEST(BugPaged, PageTailChangesNoBit) {
   }
 }
 
-// vllm-project/flash-attention#42, flashinfer-ai/flashinfer#320, Dao-AILab/flash-attention#824: a key tile wider than the
-// remaining pages read past the table. The table here ends at an inaccessible page.
+// vllm-project/flash-attention#42, flashinfer-ai/flashinfer#320, Dao-AILab/flash-attention#824: a key tile wider than
+// the remaining pages read past the table. The table here ends at an inaccessible page.
 TEST(BugPaged, TableExactlyAsWideAsNeeded) {
   for (const int32_t head_dim : {64, 128})
     for (const int64_t seqlen_q : {1, 33})

@@ -40,7 +40,8 @@ TEST(BugRowSums, WeightsSumToOneForLogitsOfAnySize) {
           [&] {
             for (int64_t i = 0; i < 67; ++i)
               for (int64_t h = 0; h < 2; ++h) {
-                // Two orders of summing 300 weights: 7 units of the last place seen in float32. 16-bit outputs: one unit.
+                // Two orders of summing 300 weights: 7 units of the last place seen in float32. 16-bit outputs: one
+                // unit.
                 expect_row(c.o, 0, i, h, 1.0, dtype == TESSERA_F32 ? 32 : dtype == TESSERA_F64 ? 64 : 2);
                 EXPECT_TRUE(std::isfinite(lse_at(c, 0, i, h)));
               }

@@ -39,8 +39,8 @@ TEST(BugShapes, SeventyThousandShortSequences) {
       Rows::native);
 }
 
-// ikawrakow/ik_llama.cpp#2031, sgl-project/sgl-kernel-xpu#210: k and v walked with different row sizes. Other heads' values
-// lie between the rows as NaN.
+// ikawrakow/ik_llama.cpp#2031, sgl-project/sgl-kernel-xpu#210: k and v walked with different row sizes. Other heads'
+// values lie between the rows as NaN.
 TEST(BugShapes, ValueDimOtherThanQueryDim) {
   const std::pair<int32_t, int32_t> dims[] = {{192, 128}, {128, 64}, {64, 192}, {576, 512}};
   for (const int32_t dtype : {TESSERA_BF16, TESSERA_F32})
@@ -69,8 +69,8 @@ TEST(BugShapes, DefaultScaleUsesTheQueryDim) {
   on_every_row(c, [&] { EXPECT_NEAR(lse_at(c, 0, 0, 0), 4.0, 1e-6); });
 }
 
-// Dao-AILab/flash-attention#470, commits 2dc1b205, eeca63a7; MinghuasLab/flash-attention-npu#88; pytorch/pytorch#127523:
-// head sizes below a vector. Every buffer ends at an inaccessible page.
+// Dao-AILab/flash-attention#470, commits 2dc1b205, eeca63a7; MinghuasLab/flash-attention-npu#88;
+// pytorch/pytorch#127523: head sizes below a vector. Every buffer ends at an inaccessible page.
 TEST(BugShapes, SmallHeadDims) {
   for (const int32_t dtype : kAllTypes)
     for (const int32_t head_dim : {1, 2, 3, 4, 5, 6, 7, 8, 16, 24})
@@ -127,8 +127,8 @@ TEST(BugShapes, UnevenHeadDims) {
     }
 }
 
-// Dao-AILab/flash-attention commits bba578d4 (#2091), a4f148b6, #1214: lengths one beside a tile's. NaN lies behind every
-// tensor.
+// Dao-AILab/flash-attention commits bba578d4 (#2091), a4f148b6, #1214: lengths one beside a tile's. NaN lies behind
+// every tensor.
 class BugTileEdges : public ::testing::TestWithParam<int32_t> {};
 
 TEST_P(BugTileEdges, EveryPairOfLengths) {

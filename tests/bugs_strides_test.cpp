@@ -97,8 +97,8 @@ TEST(BugStrides, SlicesOfAFusedBuffer) {
   }
 }
 
-// pytorch/pytorch#170813; flashinfer-ai/flashinfer#4543, #4466; Dao-AILab/flash-attention#470: a base pointer off by one
-// element killed the context.
+// pytorch/pytorch#170813; flashinfer-ai/flashinfer#4543, #4466; Dao-AILab/flash-attention#470: a base pointer off by
+// one element killed the context.
 TEST(BugAlignment, BasePointerOffByOneElement) {
   for (const int32_t dtype : kAllTypes) {
     SCOPED_TRACE(name_of(dtype));

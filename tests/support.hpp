@@ -1,6 +1,6 @@
 // What the tests of public bug situations share: operands between canaries and inaccessible pages, a case that owns a
-// whole call, and loops over every kernel row. Invariant: after each run of a case every output element that belongs to the
-// call was written, and no byte beside them changed.
+// whole call, and loops over every kernel row. Invariant: after each run of a case every output element that belongs to
+// the call was written, and no byte beside them changed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -124,8 +124,8 @@ struct Case {
   static Case dense(int32_t dtype, const Shape& shape, int32_t o_dtype = 0);
   static Case packed(int32_t dtype, const std::vector<int32_t>& cu_q, const std::vector<int32_t>& cu_k, Shape shape,
                      int32_t o_dtype = 0);
-  // Dense q; k and v in `num_pages` pages; sequence b has seqlen_k keys unless seqused_k is set. The table has `max_pages`
-  // entries a sequence.
+  // Dense q; k and v in `num_pages` pages; sequence b has seqlen_k keys unless seqused_k is set. The table has
+  // `max_pages` entries a sequence.
   static Case paged(int32_t dtype, const Shape& shape, int32_t page_size, int64_t num_pages,
                     const std::vector<int32_t>& page_table);
   void to_backward(uint64_t seed);  // adds d_o (random), dq, dk, dv; o and lse from the judge
@@ -152,7 +152,8 @@ struct RunOptions {
   const tessera_exec* exec = nullptr;
   int workspace_fill = 0xff;
 };
-// Poisons the outputs and runs on `row` (an empty name: the library's choice). Returns the status code; *status is filled.
+// Poisons the outputs and runs on `row` (an empty name: the library's choice). Returns the status code; *status is
+// filled.
 int run(Case& c, const Row& row, tessera_status* status, const RunOptions& options = {});
 // Runs on a row of the library (empty: its own choice), which must succeed and write what it should.
 void run_on(Case& c, const std::string& library_row = "", const RunOptions& options = {});
@@ -170,7 +171,8 @@ void on_every_row(Case& c, const std::function<void()>& check, Rows which = Rows
 // The same without the demand that a library row takes it. Returns how many library rows ran.
 int on_every_accepting_row(Case& c, const std::function<void()>& check, Rows which = Rows::all);
 
-// float64 results and the yardstick for a case's present inputs; expect_close compares the outputs under the tolerance rule.
+// float64 results and the yardstick for a case's present inputs; expect_close compares the outputs under the tolerance
+// rule.
 struct Judge {
   baselines::Results exact, naive;
 };
@@ -180,7 +182,8 @@ void check_against_judge(Case& c, Rows which = Rows::library);  // judge once, r
 
 // Unit roundoff of a type: half the distance from 1 to the next number.
 double roundoff(int32_t dtype);
-// All columns of one row of a tensor against a value; `ulps` in units of the dtype's roundoff, 0: exactly, sign of zero too.
+// All columns of one row of a tensor against a value; `ulps` in units of the dtype's roundoff, 0: exactly, sign of zero
+// too.
 void expect_row(const Tensor& t, int64_t b, int64_t i, int64_t h, double value, double ulps = 0);
 void expect_empty_row(const Case& c, int64_t b, int64_t i, int64_t h);  // o = +0, lse = -inf; dense
 double lse_at(const Case& c, int64_t b, int64_t i, int64_t h);

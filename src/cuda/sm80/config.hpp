@@ -46,7 +46,8 @@ template <>
 struct ForwardConfig<192, ScoreKind::plain> : ForwardShape<192, 4, 1, 64, 1, 2> {};
 template <>
 struct ForwardConfig<256, ScoreKind::plain> : ForwardShape<256, 4, 1, 64, 1, 2> {};
-// From compute capability 12.0 on ptxas finds no room for 128 keys at d 64: 120 bytes of spills where 64 keys have none.
+// From compute capability 12.0 on ptxas finds no room for 128 keys at d 64: 120 bytes of spills where 64 keys have
+// none.
 struct NarrowConfig64 : ForwardShape<64, 4, 2, 64, 2, 2> {};
 inline constexpr int kNarrowArch = 120;
 // The general scores need registers of their own: 16 rows a warp.
