@@ -176,40 +176,47 @@ class DecodeRun {
     V sums[kLanes];
     for (int c = 0; c < 4; c += kWidth) multiply_keys(four + c, q_ + r * tiles_.head_dim_qk_padded, sums + c);
     alignas(64) float reduced[kLanes];
-    (reduce_lanes(sums) * V::broadcast(factor_)).store(reduced);
+    (V::sum_lanes(sums) * V::broadcast(factor_)).store(reduced);
     for (int64_t i = 0; i < kDecodeRows; ++i)
       std::memcpy(scores_ + (r + i) * kDecodeStride + j, reduced + 4 * i, 4 * sizeof(float));
   }
 
-  // sums[4 * row + key] += q(row) * k(key), lane by lane, for kDecodeRows rows and kWidth keys.
+  // sums[4 * row + key] = q(row) * k(key), lane by lane, for kDecodeRows rows and kWidth keys.
   void multiply_keys(const std::byte* const* keys, const float* q, V* sums) const {
-    const int64_t padded = tiles_.head_dim_qk_padded, dim = problem_.head_dim_qk;
+    const int64_t padded = tiles_.head_dim_qk_padded, dim = problem_.head_dim_qk, whole = dim / kLanes * kLanes;
     V total[kDecodeRows][kWidth];
-    for (auto& row : total)
-      for (V& sum : row) sum = V::zero();
-    for (int64_t d = 0; d < dim; d += kLanes) {
-      V k[kWidth];
-      for (int c = 0; c < kWidth; ++c) k[c] = load_partial<V, Element>(keys[c] + d * Element::kBytes, dim - d);
 #pragma GCC unroll 4
-      for (int i = 0; i < kDecodeRows; ++i) {
-        const V query = V::load(q + i * padded + d);
+    for (int i = 0; i < kDecodeRows; ++i) {
 #pragma GCC unroll 4
-        for (int c = 0; c < kWidth; ++c) total[i][c] = V::fma(query, k[c], total[i][c]);
-      }
+      for (int c = 0; c < kWidth; ++c) total[i][c] = V::zero();
     }
-    for (int i = 0; i < kDecodeRows; ++i)
+#pragma GCC unroll 1
+    for (int64_t d = 0; d < whole; d += kLanes) {
+      V k[kWidth];
+#pragma GCC unroll 4
+      for (int c = 0; c < kWidth; ++c) k[c] = Element::load(keys[c] + d * Element::kBytes);
+      add_products(q + d, padded, k, total);
+    }
+    if (whole < dim) {
+      V k[kWidth];
+      for (int c = 0; c < kWidth; ++c) k[c] = load_partial<V, Element>(keys[c] + whole * Element::kBytes, dim - whole);
+      add_products(q + whole, padded, k, total);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kDecodeRows; ++i) {
+#pragma GCC unroll 4
       for (int c = 0; c < kWidth; ++c) sums[4 * i + c] = total[i][c];
+    }
   }
 
-  // Lane l of the result is the sum of sums[l]: transposed, then added in a fixed tree.
-  static V reduce_lanes(const V (&sums)[kLanes]) {
-    alignas(64) float turned[kLanes * kLanes];
-    V::store_transposed(sums, turned, kLanes, kLanes);
-    V part[kLanes];
-    for (int i = 0; i < kLanes; ++i) part[i] = V::load(turned + i * kLanes);
-    for (int width = kLanes / 2; width > 0; width /= 2)
-      for (int i = 0; i < width; ++i) part[i] = part[i] + part[i + width];
-    return part[0];
+  [[gnu::always_inline]] static void add_products(const float* q, int64_t stride, const V (&k)[kWidth],
+                                                  V (&total)[kDecodeRows][kWidth]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kDecodeRows; ++i) {
+      const V query = V::load(q + i * stride);
+#pragma GCC unroll 4
+      for (int c = 0; c < kWidth; ++c) total[i][c] = V::fma(query, k[c], total[i][c]);
+    }
   }
 
   // Scores or probabilities times the scale of each key's row: a quantised cache is never scaled element by element.
@@ -256,30 +263,38 @@ class DecodeRun {
   }
 
   void value_block(core::Range block, int64_t next_keys, int64_t parity) {
-    const int64_t row_bytes = problem_.head_dim_v * Element::kBytes;
-    for (int64_t ahead = 0; ahead < next_keys; ++ahead) prefetch_row(v_address(parity ^ 1)[ahead], row_bytes);
     for (int64_t r = 0; r < row_count_; r += kDecodeRows) {
+      const int64_t ahead = r == 0 ? next_keys : 0;
       for (int64_t c = 0; c < problem_.head_dim_v; c += kWidth * kLanes) {
         const int64_t left = problem_.head_dim_v - c;
         if (left >= kWidth * kLanes) {
-          multiply_values<kWidth, true>(r, c, block.size(), v_address(parity));
+          multiply_values<kWidth, true>(r, c, block.size(), ahead, parity);
         } else {
           for (int64_t d = c; d < problem_.head_dim_v; d += kLanes)
-            multiply_values<1, false>(r, d, block.size(), v_address(parity));
+            multiply_values<1, false>(r, d, block.size(), ahead, parity);
         }
       }
     }
   }
 
-  // o[r .. r + 4][column ..] = o * alpha + sum over keys of p v.
+  // o[r .. r + 4][column ..] = o * alpha + sum over keys of p v. The same columns of the next block's first `ahead` rows
+  // are asked for on the way: in one burst they would fill the core's few outstanding misses and stall it.
   template <int kVecs, bool kWhole>
-  void multiply_values(int64_t r, int64_t column, int64_t keys, const std::byte* const* address) {
+  void multiply_values(int64_t r, int64_t column, int64_t keys, int64_t ahead, int64_t parity) {
+    const std::byte* const* address = v_address(parity);
+    const std::byte* const* next = v_address(parity ^ 1);
     V total[kDecodeRows][kVecs];
-    for (auto& row : total)
-      for (V& sum : row) sum = V::zero();
+#pragma GCC unroll 4
+    for (int i = 0; i < kDecodeRows; ++i) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kVecs; ++c) total[i][c] = V::zero();
+    }
     const float* probs = scores_ + r * kDecodeStride;
+#pragma GCC unroll 1
     for (int64_t j = 0; j < keys; ++j) {
+      if (j < ahead) prefetch_row(next[j] + column * Element::kBytes, kVecs * kLanes * Element::kBytes);
       V v[kVecs];
+#pragma GCC unroll 4
       for (int c = 0; c < kVecs; ++c) {
         const std::byte* from = address[j] + (column + c * kLanes) * Element::kBytes;
         v[c] = kWhole ? Element::load(from) : load_partial<V, Element>(from, problem_.head_dim_v - column);

@@ -41,12 +41,7 @@ using NativeElement = std::conditional_t<sizeof(typename V::Scalar) == 8, F64Ele
 // A quantised cache; the scale of a row is the caller's.
 struct Int8Element {
   static constexpr int kBytes = 1;
-  static F32x16 load(const void* p) {
-    const auto* stored = static_cast<const int8_t*>(p);
-    alignas(64) float wide[F32x16::kLanes];
-    for (int i = 0; i < F32x16::kLanes; ++i) wide[i] = stored[i];
-    return F32x16::load(wide);
-  }
+  static F32x16 load(const void* p) { return F32x16::load_i8(p); }
 };
 
 // Calls f with the element type of `dtype`, whose vectors are V.

@@ -93,6 +93,28 @@ struct F32x16 {
     h = _mm_add_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
   }
+  static F32x16 load_i8(const void* p) {
+    const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
+  // Lane l of the result is the sum of rows[l].
+  static F32x16 sum_lanes(const F32x16 (&rows)[16]) {
+    __m256 part[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m256 a = _mm256_add_ps(rows[4 * i].lo, rows[4 * i].hi);
+      const __m256 b = _mm256_add_ps(rows[4 * i + 1].lo, rows[4 * i + 1].hi);
+      const __m256 c = _mm256_add_ps(rows[4 * i + 2].lo, rows[4 * i + 2].hi);
+      const __m256 d = _mm256_add_ps(rows[4 * i + 3].lo, rows[4 * i + 3].hi);
+      const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+      const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+      part[i] = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+    }
+    return {
+        _mm256_add_ps(_mm256_permute2f128_ps(part[0], part[1], 0x20), _mm256_permute2f128_ps(part[0], part[1], 0x31)),
+        _mm256_add_ps(_mm256_permute2f128_ps(part[2], part[3], 0x20), _mm256_permute2f128_ps(part[2], part[3], 0x31))};
+  }
   // to[c * stride + r] = rows[r][c] for c < columns.
   static void store_transposed(const F32x16 (&rows)[16], float* to, int64_t stride, int64_t columns) {
     for (int half = 0; half < 2; ++half) {

@@ -118,6 +118,23 @@ struct F32x16 {
     const float32x4_t sum = vaddq_f32(vaddq_f32(a.quarter[0], a.quarter[2]), vaddq_f32(a.quarter[1], a.quarter[3]));
     return vaddvq_f32(sum);
   }
+  static F32x16 load_i8(const void* p) {
+    const int8x16_t bytes = vld1q_s8(static_cast<const int8_t*>(p));
+    const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+  }
+  // Lane l of the result is the sum of rows[l].
+  static F32x16 sum_lanes(const F32x16 (&rows)[16]) {
+    float32x4_t folded[16];
+    for (int i = 0; i < 16; ++i) {
+      const float32x4_t(&q)[4] = rows[i].quarter;
+      folded[i] = vaddq_f32(vaddq_f32(q[0], q[2]), vaddq_f32(q[1], q[3]));
+    }
+    return map_quarters<F32x16>([&](int i) {
+      return vpaddq_f32(vpaddq_f32(folded[4 * i], folded[4 * i + 1]), vpaddq_f32(folded[4 * i + 2], folded[4 * i + 3]));
+    });
+  }
   static void store_transposed(const F32x16 (&rows)[16], float* to, int64_t stride, int64_t columns) {
     for (int r = 0; r < 16; r += 4) {
       for (int q = 0; q < 4 && 4 * q < columns; ++q) {

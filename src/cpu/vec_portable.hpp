@@ -122,6 +122,18 @@ struct F32x16 : PortableVector<F32x16, float, FloatQuarter, IntQuarter> {
       return select(IntQuarter(p.quarter[i] == p.quarter[i]), scaled, p.quarter[i]);
     });
   }
+  static F32x16 load_i8(const void* p) {
+    const auto* stored = static_cast<const int8_t*>(p);
+    float lane[16];
+    for (int i = 0; i < 16; ++i) lane[i] = stored[i];
+    return load(lane);
+  }
+  // Lane l of the result is the sum of rows[l].
+  static F32x16 sum_lanes(const F32x16 (&rows)[16]) {
+    float lane[16];
+    for (int i = 0; i < 16; ++i) lane[i] = reduce_sum(rows[i]);
+    return load(lane);
+  }
   static F32x16 load_f16(const void* p) {
     return load_16bit(p, [](uint16_t h) { return float_from_f16(h); });
   }
