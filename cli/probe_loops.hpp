@@ -35,7 +35,7 @@ double fma_loop(int64_t iterations) {
 
 // `bytes` is a multiple of 8 vectors.
 int64_t read_loop(const void* data, size_t bytes) {
-  using Vector = VectorOf<int64_t>::type;
+  using Vector = VectorOf<uint64_t>::type;  // unsigned: the sums wrap
   constexpr int kStreams = 8;
   const char* next = static_cast<const char*>(data);
   Vector sums[kStreams] = {};
@@ -49,9 +49,9 @@ int64_t read_loop(const void* data, size_t bytes) {
   }
   Vector total{};
   for (int stream = 0; stream < kStreams; ++stream) total += sums[stream];
-  int64_t checksum = 0;
-  for (size_t lane = 0; lane < sizeof(Vector) / sizeof(int64_t); ++lane) checksum += total[lane];
-  return checksum;
+  uint64_t checksum = 0;
+  for (size_t lane = 0; lane < sizeof(Vector) / sizeof(uint64_t); ++lane) checksum += total[lane];
+  return static_cast<int64_t>(checksum);
 }
 
 }  // namespace

@@ -277,8 +277,8 @@ class DecodeRun {
     }
   }
 
-  // o[r .. r + 4][column ..] = o * alpha + sum over keys of p v. The same columns of the next block's first `ahead` rows
-  // are asked for on the way: in one burst they would fill the core's few outstanding misses and stall it.
+  // o[r .. r + 4][column ..] = o * alpha + sum over keys of p v. The same columns of the next block's first `ahead`
+  // rows are asked for on the way: in one burst they would fill the core's few outstanding misses and stall it.
   template <int kVecs, bool kWhole>
   void multiply_values(int64_t r, int64_t column, int64_t keys, int64_t ahead, int64_t parity) {
     const std::byte* const* address = v_address(parity);
