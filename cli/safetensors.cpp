@@ -31,6 +31,8 @@ Json parse_header(std::string_view text, std::string_view label) {
     return Json::parse(text, watch);
   } catch (const Json::parse_error& error) {
     bad_input("{}: .safetensors header is not JSON (byte {})", label, error.byte);
+  } catch (const Json::out_of_range&) {  // the parser's word for a number that no double holds
+    bad_input("{}: .safetensors header holds a number too large for a double", label);
   }
 }
 

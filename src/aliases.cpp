@@ -2,6 +2,7 @@
 // walking the strides of two operands against each other, in about 50 ns a run.
 #include "aliases.hpp"
 
+#include <cinttypes>
 #include <initializer_list>
 
 #include "status.hpp"
@@ -111,8 +112,9 @@ int check_aliases(const Problem& problem, const tessera_tensors& tensors, tesser
       if (!(spans[i].written || spans[j].written) || !overlap(spans[i], spans[j])) continue;
       const Span &written = spans[i].written ? spans[i] : spans[j], &other = spans[i].written ? spans[j] : spans[i];
       return fail(status, TESSERA_INVALID_ARGUMENT,
-                  "%s is %p and overlaps %s at %p; expected memory of its own for what is written", written.name,
-                  reinterpret_cast<void*>(written.begin), other.name, reinterpret_cast<void*>(other.begin));
+                  "%s is 0x%" PRIxPTR " and overlaps %s at 0x%" PRIxPTR
+                  "; expected memory of its own for what is written",
+                  written.name, written.begin, other.name, other.begin);
     }
   }
   return TESSERA_OK;

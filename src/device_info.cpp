@@ -177,8 +177,8 @@ CpuState read_cpu() {
 }
 
 const CpuState& cpu_state() {
-  static const CpuState state = read_cpu();
-  return state;
+  static const CpuState kState = read_cpu();
+  return kState;
 }
 
 DeviceInfo gpu(const char* name, int32_t arch, int32_t units, int64_t l2_mib, int64_t shared_kib, int64_t memory_gib,
@@ -210,14 +210,14 @@ const char* cpu_isa_error() {
 const DeviceInfo* named_device(std::string_view name) {
   // Dense figures of NVIDIA's data sheets: H200 and H100 SXM (2023), A100 80 GB SXM (2021), GeForce RTX 4090 (Ada
   // whitepaper 1.1), B200 SXM (2024); shared memory a block: CUDA C++ Programming Guide, compute capabilities table.
-  static const DeviceInfo devices[] = {
+  static const DeviceInfo kDevices[] = {
       gpu("h200", 90, 132, 50, 227, 141, 66.9, 989.5, 1979, 4.8),
       gpu("h100", 90, 132, 50, 227, 80, 66.9, 989.5, 1979, 3.35),
       gpu("a100", 80, 108, 40, 163, 80, 19.5, 312, 624, 2.04),
       gpu("rtx4090", 89, 128, 72, 99, 24, 82.6, 165.2, 660.6, 1.008),
       gpu("b200", 100, 148, 126, 227, 180, 75, 2250, 4500, 8.0),
   };
-  for (const DeviceInfo& device : devices) {
+  for (const DeviceInfo& device : kDevices) {
     if (name == device.name) return &device;
   }
   return nullptr;

@@ -228,6 +228,12 @@ TEST(Safetensors, RefusesLyingHeaders) {
   EXPECT_MESSAGE(safetensors_failure(safetensors_file("{} {}", 0)), "not JSON");
   EXPECT_MESSAGE(safetensors_failure(safetensors_file("{\"\xff\":1}", 0)), "not JSON");
   EXPECT_MESSAGE(safetensors_failure(safetensors_file("{" + std::string(100000, '[') + "}", 0)), "not JSON");
+  // A number that no double holds, wherever a value may stand.
+  for (const char* header : {R"({"q":{"dtype":1e999,"shape":[2],"data_offsets":[0,8]}})",
+                             R"({"q":{"dtype":"F32","shape":[-2e400],"data_offsets":[0,8]}})",
+                             R"({"q":{"dtype":"F32","shape":[2],"data_offsets":[0,166666E666]}})",
+                             R"({"__metadata__":{"a":1e309}})", R"({"q":1e309})"})
+    EXPECT_MESSAGE(safetensors_failure(safetensors_file(header, 8)), "too large for a double");
   EXPECT_MESSAGE(safetensors_failure(safetensors_file(R"({"__metadata__":{"a":1}})", 0)), "map of strings");
   EXPECT_MESSAGE(safetensors_failure(safetensors_file(R"({"__metadata__":[]})", 0)), "map of strings");
 }
