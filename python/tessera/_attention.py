@@ -14,7 +14,7 @@ from typing import Any
 
 from . import _c
 from ._arrays import DTYPE_NAMES, View, nothing, view
-from ._problem import Plan, Problem, broadcast_strides, set_field
+from ._problem import Plan, Problem, broadcast_strides, scale_strides, set_field
 
 _plans: dict[tuple, Plan] = {}
 _MOST_PLANS = 1024  # about 3 KiB each; past that all are forgotten
@@ -61,8 +61,36 @@ def _check_vector(one: View, name: str, shapes: tuple[tuple[int, ...], ...], dev
     return strides
 
 
+def _describe_scale(problem: Problem, name: str, one: View, keys: View, device: int) -> None:
+    """Scales [batch, row block, heads_kv]: their extent says whether a block is all rows, a row or 128 rows."""
+    batch, seqlen_k, heads, _ = keys.shape
+    if one.dtype != _c.F32:
+        raise ValueError(f"{name}: dtype {DTYPE_NAMES[one.dtype]}, expected float32")
+    if one.device != device:
+        raise ValueError(f"{name}: on device {one.device}, but q is on {device} (-1: the CPU)")
+    blocks = one.shape[-2] if len(one.shape) >= 2 else 1
+    counts = {-(-seqlen_k // 128): 128, seqlen_k: 1, 1: 0}  # of equal extents the last one counts
+    if blocks not in counts:
+        raise ValueError(
+            f"{name}: shape {list(one.shape)} has {blocks} row blocks for {seqlen_k} keys, expected 1, {seqlen_k} (a "
+            f"key each) or {-(-seqlen_k // 128)} (of 128 keys)"
+        )
+    desc = getattr(problem, name)
+    desc.dtype = _c.F32
+    desc.stride[:] = (*scale_strides(one, name, (batch, blocks, heads)), 0)
+    set_field(problem, name + "_rows", counts[blocks])
+
+
 def _fill(
-    q: View, k: View, v: View, options: tuple, alibi: View | None, sinks: View | None, bias: View | None
+    q: View,
+    k: View,
+    v: View,
+    options: tuple,
+    alibi: View | None,
+    sinks: View | None,
+    bias: View | None,
+    k_scale: View | None,
+    v_scale: View | None,
 ) -> Problem:
     """The problem of a call; ValueError where the arrays do not fit one another. The rest is the library's to judge."""
     left, right, scale, softcap, return_lse = options
@@ -98,6 +126,10 @@ def _fill(
         problem.flags |= _c.FLAG_BIAS
         strides = broadcast_strides(bias, "bias", (batch, heads_q, seqlen_q, k.shape[1]))
         problem.bias.dtype, problem.bias.align, problem.bias.stride[:] = bias.dtype, bias.align, strides
+    if k_scale is not None:
+        _describe_scale(problem, "k_scale", k_scale, k, q.device)
+    if v_scale is not None:
+        _describe_scale(problem, "v_scale", v_scale, v, q.device)
     return problem
 
 
@@ -115,7 +147,7 @@ def _refuse_options(window: Any, scale: Any, softcap: Any) -> None:
         raise TypeError("softcap: expected a number, not None (0 turns it off)")
 
 
-def _prepare(q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias, return_lse) -> tuple:
+def _prepare(q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias, k_scale, v_scale, return_lse) -> tuple:
     """The plan of a call and the views of its arrays."""
     try:
         left, right = window
@@ -137,8 +169,10 @@ def _prepare(q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias,
         None if alibi_slopes is None else view(alibi_slopes, "alibi_slopes"),
         None if sinks is None else view(sinks, "sinks"),
         None if bias is None else view(bias, "bias"),
+        None if k_scale is None else view(k_scale, "k_scale"),
+        None if v_scale is None else view(v_scale, "v_scale"),
     )
-    q, k, v, alibi, sinks, bias = views
+    q, k, v, alibi, sinks, bias, k_scale, v_scale = views
     key = (
         q.key,
         k.key,
@@ -147,11 +181,13 @@ def _prepare(q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias,
         alibi and alibi.key,
         sinks and sinks.key,
         bias and bias.key,
+        k_scale and k_scale.key,
+        v_scale and v_scale.key,
         _environment.get(_PIN),
     )
     chosen = _plans.get(key)
     if chosen is None:
-        chosen = Plan(_fill(q, k, v, options, alibi, sinks, bias))
+        chosen = Plan(_fill(q, k, v, options, alibi, sinks, bias, k_scale, v_scale))
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
         _plans[key] = chosen
@@ -170,6 +206,8 @@ def attention(
     alibi_slopes: Any = None,
     sinks: Any = None,
     bias: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
     return_lse: bool = False,
 ) -> Any:
     """Exact attention, softmax(scale * q k^T + ...) v, without the seqlen_q x seqlen_k matrix.
@@ -178,8 +216,8 @@ def attention(
     arrays, torch tensors torch tensors, others arrays of the kind of q by its from_dlpack. Gradients are not recorded.
 
     q             [batch, seqlen_q, heads_q, dim] float64, float32, float16 or bfloat16
-    k, v          [batch, seqlen_k, heads_kv, dim], [batch, seqlen_k, heads_kv, dim_v]; q's dtype; heads_q is a multiple
-                  of heads_kv, and query head h reads key head h // (heads_q // heads_kv)
+    k, v          [batch, seqlen_k, heads_kv, dim], [batch, seqlen_k, heads_kv, dim_v]; q's dtype, or int8; heads_q is a
+                  multiple of heads_kv, and query head h reads key head h // (heads_q // heads_kv)
     causal        query i sees keys up to i + seqlen_k - seqlen_q: the last query sees every key
     window        (left, right): query i sees keys from i + seqlen_k - seqlen_q - left to ... + right; -1: unbounded
     scale         factor of the scores; None: 1 / sqrt(dim). 0 and negative numbers are values
@@ -188,6 +226,8 @@ def attention(
     sinks         [heads_q] float32, natural-log logits that take part in each row's normalisation; -inf: none
     bias          [batch or 1, heads_q or 1, seqlen_q or 1, seqlen_k], leading dimensions may be left out: float32 or
                   q's dtype is added to the scores, -inf hides a key; bool or uint8 is a mask that keeps what is not 0
+    k_scale       [batch or 1, row blocks, heads_kv or 1] float32, leading dimensions may be left out: int8 k stands for
+    v_scale       k * k_scale, v for v * v_scale. The row blocks are 1, one a key, or one for 128 keys. None: 1
     return_lse    also return the log-sum-exp of each row's scores
 
     Returns o [batch, seqlen_q, heads_q, dim_v] of q's dtype, contiguous; with return_lse (o, lse), lse
@@ -197,8 +237,10 @@ def attention(
     TypeError: not an array. ValueError: a wrong or unfitting argument. NotImplementedError: right, but no kernel takes
     it; the message gives each one's reason. MemoryError. RuntimeError: the device. Nothing is returned half done.
     """
-    plan, views = _prepare(q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias, return_lse)
-    qv, kv, vv, alibi, sink, bias_view = views
+    plan, views = _prepare(
+        q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias, k_scale, v_scale, return_lse
+    )
+    qv, kv, vv, alibi, sink, bias_view, k_factors, v_factors = views
     batch, seqlen_q, heads_q, _ = qv.shape
     kind = qv.kind
     tensors = _c.Tensors()
@@ -217,6 +259,10 @@ def attention(
         tensors.sinks = sink.pointer
     if bias_view is not None:
         tensors.bias = bias_view.pointer
+    if k_factors is not None:
+        tensors.k_scale = k_factors.pointer
+    if v_factors is not None:
+        tensors.v_scale = v_factors.pointer
     workspace = None
     if qv.device >= 0 and plan.workspace_bytes:
         _memory, address = kind.empty(qv, (plan.workspace_bytes,), _c.U8)
@@ -239,8 +285,10 @@ def plan(
     alibi_slopes: Any = None,
     sinks: Any = None,
     bias: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
     return_lse: bool = False,
 ) -> Plan:
     """The Plan that attention() runs for these arrays and options; arguments and errors as there. It runs on any arrays
     of the same shapes, strides and dtypes: plan.run(q=q, k=k, v=v, o=o)."""
-    return _prepare(q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias, return_lse)[0]
+    return _prepare(q, k, v, causal, window, scale, softcap, alibi_slopes, sinks, bias, k_scale, v_scale, return_lse)[0]

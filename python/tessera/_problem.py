@@ -233,7 +233,8 @@ class Plan:
         [batch, heads_q, seqlen_q] (packed [heads_q, total_q]) float32 or float64, cu_seqlens_q cu_seqlens_k
         [batch + 1], seqused_q seqused_k leftpad batch_idx [batch], page_table [batch, max_pages] int32, alibi_slopes
         [heads_q] or [batch, heads_q] float32, sinks [heads_q] float32, bias; backward: d_o d_lse dq dk dv d_bias
-        d_sinks.
+        d_sinks. Scales of int8 or e4m3 operands, k_scale v_scale [batch or page, row block, heads_kv] and q_scale
+        [batch, row block, heads_q], are float32; extent 1 where the problem's stride is 0; left out, they are 1.
 
         workspace  array of at least workspace_bytes bytes, 256-byte aligned; None: this thread's own (CPU only)
         stream     CUDA: a stream handle; None: the current stream of torch if torch is loaded, else the default stream
@@ -262,7 +263,7 @@ class Plan:
             setattr(tensors, name, nothing(len(views)) if spec[3] and 0 in one.shape else one.pointer)
             views.append(one)
         for name, spec in specs.items():
-            if arrays.get(name) is None:
+            if arrays.get(name) is None and name not in _SCALES:
                 raise ValueError(f"{name}: missing, expected an array of shape {list(spec[0])}")
         given = None
         if workspace is not None:
@@ -300,6 +301,9 @@ class Plan:
             _workspaces.put(held)
         if code:
             raise status_failure(code, status)
+
+
+_SCALES = ("q_scale", "k_scale", "v_scale")  # may be left out: the factor is 1
 
 
 def _default_stream(device: int) -> int | None:
@@ -366,6 +370,18 @@ def operand_specs(p: Problem) -> dict[str, tuple]:
         if f & flag:
             desc = getattr(p, name)
             specs[name] = (square, _strides(desc, square, False), desc.dtype, written)
+    lead_scale = p.num_pages if paged else p.batch if packed_kv else batch_kv
+    rows_k = p.page_size if paged else p.seqlen_k
+    for name, lead, rows, heads in (
+        ("q_scale", p.batch, p.seqlen_q, p.heads_q),
+        ("k_scale", lead_scale, rows_k, p.heads_kv),
+        ("v_scale", lead_scale, rows_k, p.heads_kv),
+    ):
+        if getattr(p, name[0]).dtype in (_c.INT8, _c.E4M3):
+            block = getattr(p, name + "_rows")
+            shape = (lead, -(-rows // block) if block else 1, heads)
+            strides = tuple(1 if n <= 1 else s for n, s in zip(shape, getattr(p, name).stride))
+            specs[name] = (shape, strides, _c.F32, False)
     if backward:
         tensor("d_o", lead_q, p.heads_q, p.head_dim_v, False)
         plain("d_lse", f & _c.FLAG_D_LSE, lse_shape, lse_dtype)
@@ -374,6 +390,18 @@ def operand_specs(p: Problem) -> dict[str, tuple]:
         tensor("dv", lead_kv, p.heads_kv, p.head_dim_v, True)
         plain("d_sinks", f & _c.FLAG_D_SINKS, (p.heads_q,), _c.F32, True)
     return specs
+
+
+def scale_strides(one: View, name: str, full: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of scales over [batch or page, row block, heads]: 0 where the extent is 1 and is needed for more; missing
+    leading dimensions count as 1."""
+    missing = 3 - len(one.shape)
+    shape = (1,) * missing + tuple(one.shape)
+    if missing < 0 or any(n not in (1, size) for n, size in zip(shape, full)):
+        words = ", ".join(f"{size} or 1" for size in full)
+        raise ValueError(f"{name}: shape {list(one.shape)}, expected [{words}]")
+    given = (0,) * missing + one.strides(name)
+    return tuple(1 if size <= 1 else 0 if n == 1 else s for n, size, s in zip(shape, full, given))
 
 
 def broadcast_strides(one: View, name: str, square: tuple[int, ...]) -> tuple[int, ...]:
@@ -391,6 +419,8 @@ def _check_operand(one: View, name: str, spec: tuple, device: int) -> None:
     shape, strides, dtype, _ = spec
     if name in ("bias", "d_bias"):
         given = broadcast_strides(one, name, shape)
+    elif name in _SCALES:
+        given = scale_strides(one, name, shape)
     elif one.shape != shape:
         raise ValueError(f"{name}: shape {list(one.shape)}, planned for {list(shape)}")
     else:
