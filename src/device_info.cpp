@@ -161,7 +161,9 @@ CpuState read_cpu() {
     if (level == 0) {
       std::snprintf(state.isa_error, sizeof state.isa_error,
                     "TESSERA_ISA is \"%.40s\"; expected portable, avx2, avx512, amx or neon", cap);
-    } else if (static_cast<Isa>(level) < info.isa) {
+    } else if (static_cast<Isa>(level) < info.isa &&
+               (info.isa != Isa::neon || static_cast<Isa>(level) == Isa::portable)) {
+      // On Arm the x86 levels are another architecture's, and cap nothing.
       info.isa = static_cast<Isa>(level);
       info.has_amx_bf16 = info.has_amx_int8 = false;
       if (info.isa < Isa::avx512) info.has_avx512_bf16 = info.has_avx512_fp16 = false;

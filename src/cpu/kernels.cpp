@@ -18,14 +18,14 @@ using core::Refusal;
 Refusal refuse_isa(const Problem& problem, const DeviceInfo& device, Isa isa) {
   const bool capped = problem.isa != TESSERA_ISA_AUTO && problem.isa < static_cast<int32_t>(isa);
   if (isa == Isa::avx512) {
-    if (device.isa < Isa::avx512 || device.isa == Isa::neon) return {"this CPU has no AVX-512"};
+    if (device.isa < Isa::avx512 || device.isa == Isa::neon) return {"this CPU has no AVX-512, or TESSERA_ISA caps it"};
     if (capped) return {"isa= caps the instruction set below avx512"};
   } else if (isa == Isa::avx2) {
-    if (device.isa < Isa::avx2 || device.isa == Isa::neon) return {"this CPU has no AVX2"};
+    if (device.isa < Isa::avx2 || device.isa == Isa::neon) return {"this CPU has no AVX2, or TESSERA_ISA caps it"};
     if (!device.has_f16c) return {"this CPU has no F16C"};
     if (capped) return {"isa= caps the instruction set below avx2"};
   } else if (isa == Isa::neon) {
-    if (device.isa != Isa::neon) return {"this CPU has no NEON"};
+    if (device.isa != Isa::neon) return {"this CPU has no NEON, or TESSERA_ISA caps it"};
     if (problem.isa == TESSERA_ISA_PORTABLE) return {"isa= caps the instruction set below neon"};
   }
   return {};

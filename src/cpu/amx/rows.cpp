@@ -92,7 +92,8 @@ int run_with(const Kernel& kernel, const core::Plan& plan, const core::RunContex
 }  // namespace
 
 Refusal refuse_native(const Problem& problem, const DeviceInfo& device) {
-  if (!device.has_amx_bf16 || device.isa < core::Isa::amx) return {"no AMX on this CPU, or its use is not permitted"};
+  if (!device.has_amx_bf16 || device.isa < core::Isa::amx)
+    return {"this CPU has no AMX, the system does not permit it, or TESSERA_ISA caps it"};
   if (problem.isa != TESSERA_ISA_AUTO && problem.isa != TESSERA_ISA_AMX)
     return {"isa= caps the instruction set below amx"};
   if (problem.seqlen_q < kLeastQueries)

@@ -1,0 +1,200 @@
+// The tile rows against the judge over the whole of the semantics: emulated on any machine, with the instructions where
+// the CPU and the kernel permit them; and each reason for refusing, on devices made up for it.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "judged_run.hpp"
+
+namespace tessera::tests {
+namespace {
+
+using baselines::OperandSet;
+
+constexpr const char* kEmulated = "cpu.amx_emulated.forward";
+constexpr const char* kNative = "cpu.amx.forward";
+
+// The emulated row must run; the native one runs or refuses.
+void check(const OperandSet& operands, const std::string& what) {
+  const Judged judged = judge(operands);
+  RunResult result;
+  EXPECT_EQ(check_row(operands, judged, kEmulated, &result), "") << what;
+  EXPECT_EQ(result.code, TESSERA_OK) << what << ": " << result.message;
+  EXPECT_EQ(check_row(operands, judged, kNative, &result), "") << what;
+}
+void check(const std::string& text) { check(operands_of(text), text); }
+
+TEST(AmxForward, BandsAndTerms) {
+  constexpr const char* kWords[] = {"",
+                                    "causal",
+                                    "topleft causal",
+                                    "window=20,0",
+                                    "window=0,0",
+                                    "window=5,9",
+                                    "window=-1,40",
+                                    "window=300,300",
+                                    "softcap=4",
+                                    "softcap=0.001 causal",
+                                    "alibi",
+                                    "alibi causal",
+                                    "sinks",
+                                    "sinks window=3,0",
+                                    "bias=bh",
+                                    "bias=h",
+                                    "bias=1 causal",
+                                    "mask",
+                                    "mask causal softcap=9",
+                                    "scale=0",
+                                    "scale=-0.4",
+                                    "scale=3 causal",
+                                    "alibi softcap=7 bias=b sinks causal"};
+  int turn = 0;
+  for (const char* words : kWords) {
+    // Around units of 32 rows, steps of 64 keys and chunks of 256.
+    constexpr const char* kSizes[] = {"sq33 sk65", "sq64 sk64", "sq31 sk257", "sq70 sk30", "sq1 sk100", "sq96 sk300"};
+    for (const char* dtype : {"bf16", "f16"}) {
+      check(std::string("fwd ") + dtype + " b2 hq4 hkv2 " + kSizes[turn++ % 6] + " d32 " + words);
+    }
+  }
+}
+
+TEST(AmxForward, HeadDimsAndGroups) {
+  constexpr const char* kDims[] = {"d1",  "d7 dv33",    "d31",      "d64 dv128", "d128 dv64",
+                                   "d72", "d192 dv128", "d96 dv17", "d256",      "d576 dv512"};
+  constexpr const char* kHeads[] = {"hq3", "hq4 hkv1", "hq7 hkv1", "hq8 hkv2"};
+  int turn = 0;
+  for (const char* dims : kDims) {
+    const char* dtype = turn % 2 == 0 ? "bf16" : "f16";
+    const std::string o = turn % 3 == 0 ? " o=f32" : "";
+    check(std::string("fwd ") + dtype + " b1 " + kHeads[turn++ % 4] + " sq37 sk70 causal " + dims + o);
+  }
+}
+
+TEST(AmxForward, LayoutsLengthsAndEmptyRows) {
+  constexpr const char* kWords[] = {"packed lens=longtail causal",
+                                    "packed lens=70:0:1",
+                                    "packed lens=0:0:0",
+                                    "paged=16 pages=shuffled lens=70:0:33",
+                                    "paged=5 pages=shuffled causal",
+                                    "paged=64 leftpad lens=70:20:1",
+                                    "lens=70:1:0 sinks",
+                                    "lens=17:70:64 causal leftpad",
+                                    "layout=bhsd causal",
+                                    "packed layout=bhsd lens=70:3:40 window=9,2"};
+  for (const char* words : kWords)
+    for (const char* dtype : {"bf16", "f16"})
+      check(std::string("fwd ") + dtype + " b3 hq4 hkv2 sq70 sk70 d24 " + words);
+  // Rows without keys: more queries than keys, a window that reaches none, no keys at all, no queries.
+  for (const char* text : {"bf16 hq2 sq90 sk20 d16 causal", "f16 hq2 sq40 sk8 d16 window=0,0 topleft",
+                           "bf16 hq2 sq40 sk0 d16", "f16 hq2 sq40 sk0 d16 sinks", "bf16 hq2 sq0 sk40 d16"})
+    check(std::string("fwd ") + text);
+}
+
+TEST(AmxForward, StridesCacheRowsAndBiasStrides) {
+  for (const char* dtype : {"bf16", "f16"}) {
+    tessera_problem problem;
+    core::TextExtras extras;
+    const std::string text = std::string("fwd ") + dtype + " b3 hq4 hkv2 sq40 sk75 d48 causal lens=40:9:33";
+    ASSERT_EQ(core::parse_problem(text, &problem, &extras, nullptr), TESSERA_OK);
+    problem.flags |= TESSERA_FLAG_LSE | TESSERA_FLAG_BATCH_IDX;
+    for (tessera_desc* desc : {&problem.q, &problem.k, &problem.v, &problem.o}) {
+      desc->align = 2;  // gaps between rows and no alignment beyond an element's
+      desc->stride[3] = 1;
+      desc->stride[1] = 51;
+      desc->stride[0] = 51 * 80;
+      desc->stride[2] = 51 * 80 * 6 + 1;
+    }
+    check(baselines::make_operands(problem, extras), text + " with gaps and cache rows");
+  }
+}
+
+// Bytes outside of the lengths, and rows of other tiles, when a value is not finite.
+TEST(AmxForward, PoisonOutsideChangesNoBit) {
+  for (const char* words : {"lens=40:9 causal", "paged=16 pages=shuffled lens=33:40", "leftpad lens=40:21"}) {
+    const OperandSet operands = operands_of(std::string("fwd bf16 b2 hq2 hkv1 sq40 sk90 d24 ") + words);
+    ASSERT_EQ(run_pinned(operands, kEmulated).code, TESSERA_OK);
+    const std::vector<std::byte> expected = output_bytes(operands);
+    for (const void* data : {operands.tensors.q, operands.tensors.k, operands.tensors.v})
+      for (const baselines::Buffer& buffer : operands.buffers) {
+        if (buffer.data() != data) continue;
+        int64_t poisoned = 0;
+        for (size_t i = 0; i < buffer.bytes(); i += 2) {
+          auto* at = reinterpret_cast<uint16_t*>(buffer.data() + i);
+          if (*at != 0xffff) continue;
+          *at = 0x7f80;  // infinity; random inputs hold neither
+          ++poisoned;
+        }
+        EXPECT_GT(poisoned, 0);
+      }
+    ASSERT_EQ(run_pinned(operands, kEmulated).code, TESSERA_OK);
+    EXPECT_EQ(output_bytes(operands), expected) << words;
+  }
+}
+
+#if defined(__x86_64__)
+// What `kNative` says of `text` on a machine with or without the tiles.
+std::string refusal(const std::string& text, core::Isa isa, bool has_amx, int32_t cap = TESSERA_ISA_AUTO) {
+  core::DeviceInfo device = core::cpu_info();
+  device.isa = isa;
+  device.has_amx_bf16 = has_amx;
+  tessera_problem problem;
+  EXPECT_EQ(core::parse_problem(text, &problem, nullptr, nullptr), TESSERA_OK) << text;
+  problem.isa = cap;
+  for (const core::KernelEntry& row : core::cpu_kernels())
+    if (std::strcmp(row.name, kNative) == 0) {
+      const core::Refusal answer = row.refuse(validated(problem), device);
+      return answer ? core::format_refusal(answer) : "";
+    }
+  return "no such row";
+}
+
+TEST(AmxForward, RefusalsNameTheirReason) {
+  const std::string good = "fwd bf16 sq64 d64";
+  EXPECT_EQ(refusal(good, core::Isa::amx, true), "");
+  EXPECT_EQ(refusal(good, core::Isa::amx, true, TESSERA_ISA_AMX), "");
+  const std::string absent = "this CPU has no AMX, the system does not permit it, or TESSERA_ISA caps it";
+  EXPECT_EQ(refusal(good, core::Isa::avx512, true), absent) << "TESSERA_ISA caps it";
+  EXPECT_EQ(refusal(good, core::Isa::amx, false), absent) << "the kernel denies the tile registers";
+  EXPECT_EQ(refusal(good, core::Isa::avx2, false), absent);
+  for (const int32_t cap : {TESSERA_ISA_PORTABLE, TESSERA_ISA_AVX2, TESSERA_ISA_AVX512})
+    EXPECT_EQ(refusal(good, core::Isa::amx, true, cap), "isa= caps the instruction set below amx");
+  EXPECT_EQ(refusal("fwd bf16 sq15 sk64 d64", core::Isa::amx, true),
+            "fewer than 16 queries leave its tiles empty (seqlen_q=15)");
+  EXPECT_EQ(refusal("fwd f32 sq64 d64", core::Isa::amx, true), "bf16 and f16 only");
+  EXPECT_EQ(refusal("bwd bf16 sq64 d64", core::Isa::amx, true), "forward only");
+  EXPECT_EQ(refusal("fwd bf16 sq64 d64 kv=int8", core::Isa::amx, true), "quantised k and v are for other rows");
+  EXPECT_EQ(refusal("fwd bf16 sq64 d64 splits=2", core::Isa::amx, true), "splits are for the vector rows (splits=2)");
+}
+
+TEST(AmxForward, ThisMachineRunsItOrSaysWhyNot) {
+  const OperandSet operands = operands_of("fwd bf16 hq2 sq64 d64");
+  const RunResult result = run_pinned(operands, kNative);
+  const core::DeviceInfo& device = core::cpu_info();
+  if (device.isa == core::Isa::amx && device.has_amx_bf16) {
+    EXPECT_EQ(result.code, TESSERA_OK) << result.message;
+  } else {
+    EXPECT_EQ(result.code, TESSERA_UNSUPPORTED);
+    EXPECT_NE(result.message.find("cpu.amx.forward: this CPU has no AMX, the system does not permit it"),
+              std::string::npos)
+        << result.message;
+  }
+}
+#endif
+
+// The emulation is for tests: no plan takes it unless it is named.
+TEST(AmxForward, EmulationRunsOnlyWhenNamed) {
+  for (const char* text : {"fwd bf16 sq64 d64", "fwd bf16 sq64 d600", "fwd f16 sq64 d64 dv600"}) {
+    tessera_problem problem;
+    ASSERT_EQ(core::parse_problem(text, &problem, nullptr, nullptr), TESSERA_OK);
+    core::Plan plan;
+    if (core::make_plan(problem, {}, &plan, nullptr) == TESSERA_OK) {
+      EXPECT_STRNE(plan.entry->name, kEmulated) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::tests

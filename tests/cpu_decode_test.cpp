@@ -1,0 +1,286 @@
+// The CPU decode rows: caches that grow a token at a time, every cache type and layout under every cap on the set of
+// instructions, scales of int8 caches by whole, row, block and page, bytes outside of the lengths, and where the rows
+// end.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cpu/decode_call.hpp"
+#include "judged_run.hpp"
+
+namespace tessera::tests {
+namespace {
+
+using baselines::OperandSet;
+
+constexpr const char* kCaches[] = {"f32", "f16", "bf16", "f32 kv=int8", "f16 kv=int8", "bf16 kv=int8"};
+
+bool is_decode(const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".decode"; }
+
+// The decode rows that this machine can run.
+std::vector<std::string> decode_rows() {
+  std::vector<std::string> rows;
+  const OperandSet operands = operands_of("fwd f32 sq1 sk8 d8");
+  for (const core::KernelEntry* row : library_rows())
+    if (is_decode(row->name) && run_pinned(operands, row->name).code == TESSERA_OK) rows.push_back(row->name);
+  EXPECT_FALSE(rows.empty());
+  return rows;
+}
+
+// Factors by batch or page, blocks of `rows` keys (0: one block) and key head.
+void set_scales(tessera_problem* p, int32_t rows) {
+  const int64_t length = p->layout_kv == TESSERA_PAGED ? p->page_size : p->seqlen_k;
+  const int64_t blocks = rows == 0 ? 1 : (length + rows - 1) / rows;
+  for (tessera_desc* scale : {&p->k_scale, &p->v_scale}) {
+    scale->stride[0] = blocks * p->heads_kv;
+    scale->stride[1] = rows == 0 ? 0 : p->heads_kv;
+    scale->stride[2] = 1;
+  }
+  p->k_scale_rows = p->v_scale_rows = rows;
+}
+
+struct Parsed {
+  tessera_problem problem;
+  core::TextExtras extras;
+};
+Parsed parse(const std::string& text) {
+  Parsed parsed;
+  tessera_status status{};
+  EXPECT_EQ(core::parse_problem(text, &parsed.problem, &parsed.extras, &status), TESSERA_OK) << status.message;
+  parsed.problem.flags |= TESSERA_FLAG_LSE;
+  return parsed;
+}
+OperandSet scaled_operands(const std::string& text, int32_t rows) {
+  Parsed parsed = parse(text);
+  set_scales(&parsed.problem, rows);
+  return baselines::make_operands(parsed.problem, parsed.extras);
+}
+
+void expect_right_on_every_row(const OperandSet& operands, const std::string& what) {
+  const Judged judged = judge(operands);
+  for (const std::string& row : decode_rows()) {
+    RunResult result;
+    EXPECT_EQ(check_row(operands, judged, row, &result), "") << what;
+    EXPECT_EQ(result.code, TESSERA_OK) << what << ": " << result.message;
+  }
+}
+
+// pytorch/pytorch#194167: contexts that grow by one left rows unwritten in some split counts.
+TEST(DecodeGrowthFull, TokenByTokenInAnySplits) {
+  constexpr const char* kHeads[] = {"hq4 hkv1", "hq2 hkv2", "hq7 hkv1", "hq8 hkv1"};
+  const std::vector<std::string> rows = decode_rows();
+  for (size_t cache = 0; cache < 4; ++cache) {
+    for (int sk = 1; sk <= 600; ++sk) {
+      const std::string text = std::string("fwd ") + kCaches[cache] + " b1 " + kHeads[(size_t(sk) + cache) % 4] +
+                               " sq1 sk600 d20 dv24 causal lens=" + std::to_string(sk) +
+                               (sk % 3 == 0 ? " paged=16 pages=shuffled" : "");
+      OperandSet operands = operands_of(text);
+      const Judged judged = judge(operands);
+      for (const int splits : {0, 1, 2, 5}) {
+        operands.problem.num_splits = splits;
+        // The widest row always, the others in turn.
+        for (size_t r = 0; r < rows.size(); ++r) {
+          if (r > 0 && (size_t(sk) + size_t(splits) + r) % 4 != 0) continue;
+          RunResult result;
+          ASSERT_EQ(check_row(operands, judged, rows[r], &result), "") << text << " splits=" << splits;
+          ASSERT_EQ(result.code, TESSERA_OK) << result.message;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuDecode, LayoutsGroupsAndTerms) {
+  constexpr const char* kLayouts[] = {"", "packed", "paged=16 pages=shuffled", "paged=5", "layout=bhsd"};
+  constexpr const char* kTerms[] = {"causal", "window=70,0 sinks", "alibi softcap=5", "bias=bh", "mask", "leftpad"};
+  constexpr const char* kHeads[] = {"hq3 hkv3 d64", "hq8 hkv2 d128", "hq7 hkv1 d40 dv72", "hq16 hkv2 d33 dv17",
+                                    "hq4 hkv1 d256"};
+  int turn = 0;
+  for (const char* cache : kCaches) {
+    for (const std::string layout : kLayouts) {
+      for (int repeat = 0; repeat < 2; ++repeat, ++turn) {
+        std::string term = kTerms[(turn * 5 + turn / 6) % 6];
+        if (layout == "packed" && (term[0] == 'b' || term[0] == 'm' || term[0] == 'l')) term = "causal sinks";
+        const std::string text = std::string("fwd ") + cache + " b3 " + kHeads[(turn + turn / 5) % 5] + " sq" +
+                                 std::to_string(1 + turn % 3) + " sk200 lens=200:0:131 " + layout + " " + term +
+                                 " splits=" + std::to_string(turn % 4 == 3 ? 4 : turn % 4);
+        expect_right_on_every_row(operands_of(text), text);
+      }
+    }
+  }
+}
+
+// One factor for all rows, for each row, for 128 rows, for each page; by sequence or page and by head.
+TEST(CpuDecode, ScalesOfInt8CachesByWholeRowBlockAndPage) {
+  for (const char* q : {"f32", "f16", "bf16"}) {
+    const std::string start = std::string("fwd ") + q + " b3 hq8 hkv2 sq2 sk300 d40 kv=int8 lens=300:0:129 ";
+    for (const char* layout : {"", "packed", "leftpad", "paged=16 pages=shuffled", "paged=256", "paged=7 leftpad"}) {
+      for (const int32_t rows : {0, 1, 128}) {
+        const std::string text = start + layout;
+        expect_right_on_every_row(scaled_operands(text, rows), text + " scales of " + std::to_string(rows));
+      }
+    }
+    const std::string paged = start + "paged=16 pages=shuffled";
+    expect_right_on_every_row(scaled_operands(paged, 16), paged + " scales by page");
+    // Broadcast: one factor for the call, then null pointers, which mean 1.
+    OperandSet one = operands_of(start);
+    expect_right_on_every_row(one, start + " one factor");
+    one.tensors.k_scale = one.tensors.v_scale = nullptr;
+    // Scores of whole numbers up to 32 standard deviations would leave one key a row.
+    one.problem.scale = 1.0 / 4096;
+    expect_right_on_every_row(one, start + " no factors");
+  }
+}
+
+// For each row of the caches [batch or page, row], whether the lengths or the table give it to a sequence.
+std::vector<bool> used_rows(const OperandSet& operands) {
+  const tessera_problem& p = operands.problem;
+  const bool paged = p.layout_kv == TESSERA_PAGED;
+  const int64_t rows = paged ? p.page_size : p.seqlen_k;
+  std::vector<bool> used(static_cast<size_t>((paged ? p.num_pages : p.batch_kv) * rows), false);
+  for (int64_t b = 0; b < p.batch; ++b)
+    for (int64_t j = operands.tensors.leftpad == nullptr ? 0 : operands.tensors.leftpad[b];
+         j < operands.tensors.seqused_k[b]; ++j) {
+      const int64_t outer = paged ? operands.tensors.page_table[b * p.max_pages + j / rows] : b;
+      used[static_cast<size_t>(outer * rows + j % rows)] = true;
+    }
+  EXPECT_GT(std::count(used.begin(), used.end(), false), 0);
+  return used;
+}
+
+constexpr const char* kPoisonedLayouts[] = {"", "leftpad", "paged=16 pages=shuffled", "paged=16 leftpad"};
+
+TEST(CpuDecode, ScalesOfUnusedRowsAndPagesReachNothing) {
+  for (const char* layout : kPoisonedLayouts) {
+    const std::string text = std::string("fwd f32 b2 hq4 hkv2 sq1 sk300 d24 kv=int8 lens=130:37 ") + layout;
+    const OperandSet operands = scaled_operands(text, 1);
+    const std::vector<bool> used = used_rows(operands);
+    for (const std::string& row : decode_rows()) {
+      ASSERT_EQ(run_pinned(operands, row).code, TESSERA_OK);
+      const std::vector<std::byte> expected = output_bytes(operands);
+      for (const float value : {NAN, INFINITY, 1e30f}) {
+        for (size_t i = 0; i < used.size(); ++i)
+          for (size_t h = 0; h < 2 && !used[i]; ++h)
+            for (const float* scales : {operands.tensors.k_scale, operands.tensors.v_scale})
+              const_cast<float*>(scales)[i * 2 + h] = value;
+        ASSERT_EQ(run_pinned(operands, row).code, TESSERA_OK);
+        EXPECT_TRUE(output_bytes(operands) == expected) << row << ' ' << layout << ' ' << value;
+      }
+    }
+  }
+}
+
+// Cache tails, spare pages and left padding hold NaN, infinity, and in int8 the largest numbers.
+TEST(CpuDecode, CacheBytesOutsideOfTheLengthsReachNothing) {
+  for (const char* cache : kCaches) {
+    for (const char* layout : kPoisonedLayouts) {
+      const std::string text = std::string("fwd ") + cache + " b3 hq4 hkv1 sq1 sk150 d48 lens=149:1:65 " + layout;
+      const OperandSet operands = operands_of(text);
+      const tessera_problem& p = operands.problem;
+      const std::vector<bool> used = used_rows(operands);
+      const int64_t row_bytes = p.head_dim_qk * core::dtype_bytes(p.k.dtype);
+      for (const std::string& row : decode_rows()) {
+        std::vector<std::byte> expected;
+        // 0xff is NaN and -1; 0x7f NaN and 127; 0x80 -128; 0x7c a number near float16's infinity.
+        for (const int fill : {0x00, 0xff, 0x7f, 0x80, 0x7c}) {
+          for (const void* data : {operands.tensors.k, operands.tensors.v})
+            for (size_t i = 0; i < used.size(); ++i)
+              if (!used[i])
+                std::memset(const_cast<char*>(static_cast<const char*>(data)) + static_cast<int64_t>(i) * row_bytes,
+                            fill, static_cast<size_t>(row_bytes));
+          ASSERT_EQ(run_pinned(operands, row).code, TESSERA_OK);
+          if (expected.empty()) expected = output_bytes(operands);
+          EXPECT_TRUE(output_bytes(operands) == expected) << row << ' ' << text << " byte " << fill;
+        }
+      }
+    }
+  }
+}
+
+// Every cap that this machine has picks the decode row of that set, which is right, and says why the wider ones were
+// passed over.
+TEST(CpuDecode, EveryCapTakesItsRow) {
+  const auto machine = static_cast<int32_t>(core::cpu_info().isa);
+  std::vector<int32_t> caps = {TESSERA_ISA_PORTABLE};
+  if (machine == TESSERA_ISA_NEON) {
+    caps.push_back(TESSERA_ISA_NEON);
+  } else {
+    for (int32_t cap = TESSERA_ISA_AVX2; cap <= machine; ++cap) caps.push_back(cap);
+  }
+  for (const char* cache : kCaches) {
+    OperandSet operands = operands_of(std::string("fwd ") + cache + " b2 hq8 hkv2 sq1 sk700 d64 lens=700:33");
+    const Judged judged = judge(operands);
+    for (const int32_t cap : caps) {
+      operands.problem.isa = cap;
+      RunResult result;
+      EXPECT_EQ(check_row(operands, judged, "", &result), "") << cache;
+      ASSERT_EQ(result.code, TESSERA_OK) << result.message;
+      const char* set = core::isa_name(cap == TESSERA_ISA_AMX ? TESSERA_ISA_AVX512 : cap);
+      EXPECT_EQ(result.plan.entry->name, std::string("cpu.") + set + ".decode") << cache;
+      if (result.plan.passed_over > 0) {
+        const std::string reason = result.plan.first_reason;
+        EXPECT_TRUE(reason.find("isa= caps the instruction set below") == 0 || reason.find("this CPU has no") == 0)
+            << reason;
+      }
+    }
+  }
+}
+
+TEST(CpuDecode, TheBoundOnRowsIsWhereTheForwardRowsTakeOver) {
+  const auto plan_of = [](int64_t sq, int group, const char* words) {
+    Parsed parsed =
+        parse("fwd bf16 b1 hq" + std::to_string(group) + " hkv1 sq" + std::to_string(sq) + " sk4096 d64" + words);
+    core::Plan plan;
+    tessera_status status{};
+    EXPECT_EQ(core::make_plan(parsed.problem, {}, &plan, &status), TESSERA_OK) << status.message;
+    return plan;
+  };
+  const int64_t bound = cpu::kMaxDecodeRows;
+  for (const int group : {1, 4, 7, 8}) {
+    EXPECT_TRUE(is_decode(plan_of(bound / group, group, "").entry->name)) << group;
+    const core::Plan past = plan_of(bound / group + 1, group, "");
+    EXPECT_FALSE(is_decode(past.entry->name)) << group;
+    EXPECT_GE(past.passed_over, 1);
+    // Int8 caches have no other row, so the bound does not hold for them.
+    EXPECT_TRUE(is_decode(plan_of(bound / group + 1, group, " kv=int8").entry->name)) << group;
+  }
+  // Pinned, each row names the bound itself.
+  for (const std::string& row : decode_rows()) {
+    Parsed parsed = parse("fwd f32 b1 hq1 sq" + std::to_string(bound + 1) + " sk4096 d64 kernel=" + row);
+    core::Plan plan;
+    tessera_status status{};
+    EXPECT_EQ(core::make_plan(parsed.problem, {}, &plan, &status), TESSERA_UNSUPPORTED);
+    const std::string reason =
+        "seqlen_q * group above " + std::to_string(bound) + " (seqlen_q * group=" + std::to_string(bound + 1) + ")";
+    EXPECT_NE(std::string(status.message).find(row + ": " + reason), std::string::npos) << status.message;
+  }
+}
+
+TEST(CpuDecode, RefusalsNameTheirReason) {
+  const struct {
+    const char *words, *reason;
+  } cases[] = {
+      {"f64 sq1 sk9 d8", "takes q in f32, f16 or bf16 (q.dtype="},
+      {"bf16 sq1 sk9 d8 kv=e4m3", "takes k in f32, f16, bf16 or int8 (k.dtype="},
+      {"bwd f32 sq1 sk9 d8", "runs the forward pass only (pass=1)"},
+      {"f32 sq1 sk9 d577 dv8", "head_dim_qk above 576 (head_dim_qk=577)"},
+      {"f32 sq1 sk9 d8 dv513", "head_dim_v above 512 (head_dim_v=513)"},
+  };
+  for (const std::string& row : decode_rows()) {
+    for (const auto& one : cases) {
+      const Parsed parsed = parse(std::string(one.words) + " kernel=" + row);
+      core::Plan plan;
+      tessera_status status{};
+      EXPECT_EQ(core::make_plan(parsed.problem, {}, &plan, &status), TESSERA_UNSUPPORTED) << one.words;
+      EXPECT_NE(std::string(status.message).find(row + ": " + one.reason), std::string::npos) << status.message;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::tests
