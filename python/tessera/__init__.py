@@ -12,17 +12,26 @@ caps the CPU's instruction set, TESSERA_LOG=plan prints each new plan.
 from ._attention import attention, plan
 from ._c import library_path
 from ._problem import Plan, Problem, Support, devices, explain, supports, version
+from ._sdpa import disable_sdpa, enable_sdpa, sdpa
+from ._which import UnexpectedKernel, Which, expect_kernel, which
 
 __version__ = version()
 __all__ = [
     "Plan",
     "Problem",
     "Support",
+    "UnexpectedKernel",
+    "Which",
     "attention",
     "devices",
+    "disable_sdpa",
+    "enable_sdpa",
+    "expect_kernel",
     "explain",
     "library_path",
     "plan",
+    "sdpa",
     "supports",
     "version",
+    "which",
 ]

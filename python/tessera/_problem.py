@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Any
 
-from . import _c
+from . import _c, _which
 from ._arrays import DTYPE_BYTES, DTYPE_NAMES, I32, View, contiguous, nothing, view
 from ._errors import failure, status_failure
 
@@ -151,7 +151,7 @@ class _Workspaces(threading.local):
             self.free = held
 
 
-_workspaces = _Workspaces()
+workspaces = _Workspaces()
 _SIZE_OF_TENSORS = ctypes.sizeof(_c.Tensors)
 _byref = ctypes.byref
 _run = _lib.tessera_plan_run
@@ -280,6 +280,8 @@ class Plan:
 
     def launch(self, tensors: _c.Tensors, workspace: tuple[int, int] | None, stream: int | None) -> None:
         """Runs on pointers that were checked already. `workspace` is (address, bytes)."""
+        if _which.expected:
+            _which.check(self)
         status = _c.Status()
         execution = None
         device = self._problem.device
@@ -296,11 +298,12 @@ class Plan:
                 f"workspace: missing; this plan needs {self.workspace_bytes} bytes on CUDA device {device}"
             )
         else:
-            held, address = _workspaces.take(self.workspace_bytes)
+            held, address = workspaces.take(self.workspace_bytes)
             code = _run(self._handle, _byref(tensors), address, self.workspace_bytes, execution, _byref(status))
-            _workspaces.put(held)
+            workspaces.put(held)
         if code:
             raise status_failure(code, status)
+        _which.last = self
 
 
 _SCALES = ("q_scale", "k_scale", "v_scale")  # may be left out: the factor is 1
