@@ -2,14 +2,14 @@
 // converted and used by all rows of its group, straight from where it lies.
 //
 //   for each block of 64 keys of the split:
-//     scores[row][key] = q . k        a few rows x a few keys of vector sums, reduced sixteen at a time
-//     terms, mask, online softmax     as in the forward kernel
-//     o[row] = o[row] * alpha + sum over keys of p v
+//     for each kv head of the unit:
+//       scores[row][key] = q . k        a few rows x a few keys of vector sums, reduced sixteen at a time
+//       terms, mask, online softmax     as in the forward kernel
+//       o[row] = o[row] * alpha + sum over keys of p v
 //   o / row_sum and lse are the split's state; states are merged in the order of the splits
 //
-// While a block is worked on, the next one is prefetched: a head's rows are a head stride apart, which the hardware's
-// prefetchers do not follow. A group of 4 at d = 128 and bf16 does 2048 FMAs for 512 bytes: memory is the bound from
-// AVX2 on. Source: Dao et al., Flash-Decoding (2023).
+// While a block is worked on, the next one is prefetched in the order of memory. A group of 4 at d = 128 and bf16 does
+// 2048 FMAs for 512 bytes: memory is the bound from AVX2 on. Source: Dao et al., Flash-Decoding (2023).
 // Invariants: split bounds depend on the sequence alone, a row's arithmetic on its own scores alone; bytes outside of a
 // sequence's lengths are never read.
 #pragma once
@@ -18,6 +18,7 @@
 
 #include "decode_call.hpp"
 #include "decode_merge.hpp"
+#include "decode_products.hpp"
 #include "load.hpp"
 #include "score_bias.hpp"
 #include "semantics.hpp"
@@ -25,75 +26,87 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// Rows and keys of a score block, rows and vectors of a value block: 16 accumulators on 32 registers, 4 pairs on 16.
-inline constexpr int kDecodeRows = 4;
-template <class V>
-inline constexpr int kDecodeWidth = V::kVecs > 1 ? 4 : 1;
-
 template <class V, class Element>
 class DecodeRun {
   static constexpr int64_t kLanes = V::kLanes;
   static constexpr int kWidth = kDecodeWidth<V>;
   static_assert(kDecodeRows * 4 == kLanes, "a reduction takes 4 rows x 4 keys");
+  static_assert(kWidth == 4 || !Element::kInterleaved, "single vectors would split a pair");
 
-  struct RowState {
-    core::Range keys;
-    double row_sum;
-    float row_max, slope;
-    int64_t position;
-    int32_t head;
+  // One kv head of the unit.
+  struct Head {
+    DecodeRowState* rows;
+    float* q;
+    float* o;
+    PartialHeader* header;
+    int64_t k, v;  // bytes from a key's row of the first head to this one's
   };
 
  public:
-  DecodeRun(const DecodeCall& call, const DecodeItem& item, std::byte* task, std::byte* partial)
+  DecodeRun(const DecodeCall& call, const DecodeUnit& unit, std::byte* task, std::byte* partial, int64_t head_bytes)
       : problem_(*call.problem),
         tensors_(*call.tensors),
         tiles_(call.tiles),
-        item_(item),
-        band_(problem_.band(item.sequence.seqlen_q, item.sequence.seqlen_k)),
-        q_(reinterpret_cast<float*>(task + tiles_.q_at)),
+        unit_(unit),
+        band_(problem_.band(unit.sequence.seqlen_q, unit.sequence.seqlen_k)),
+        task_(task),
+        partial_(partial),
+        head_bytes_(head_bytes),
         scores_(reinterpret_cast<float*>(task + tiles_.scores_at)),
         bias_(reinterpret_cast<float*>(task + tiles_.bias_at)),
         scale_(reinterpret_cast<float*>(task + tiles_.scale_at)),
-        address_(reinterpret_cast<const std::byte**>(task + tiles_.address_at)),
-        header_(reinterpret_cast<PartialHeader*>(partial)),
-        o_(reinterpret_cast<float*>(partial + (tiles_.rows * int64_t{sizeof(PartialHeader)} + 63) / 64 * 64)) {
+        address_(reinterpret_cast<const std::byte**>(task + tiles_.address_at)) {
     const double factor = problem_.softcap > 0 ? problem_.scale / problem_.softcap : problem_.scale;
     factor_ = static_cast<float>(factor);
     has_terms_ = problem_.softcap > 0 || problem_.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
-    begin_rows();
+    const int64_t used = unit.sequence.seqlen_q * problem_.group;
+    row_count_ = (unit.row_end < used ? unit.row_end : used) - unit.row_begin;
+    if (row_count_ < 0) row_count_ = 0;
   }
 
-  void attend(int64_t split) {
+  // `continues`: the next split follows on this thread, so its first block is asked for during the last one here.
+  void attend(int64_t split, bool continues) {
+    for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) begin_head(h);
     const core::Range keys = visible(split_range(split));
-    std::memset(o_, 0, static_cast<size_t>(row_count_ * tiles_.head_dim_v_padded) * sizeof(float));
-    load_queries();
     // Blocks lie on a grid of the split, so that a band that hides their head changes no sum.
     const int64_t origin = split_range(split).begin;
     int64_t begin = origin + (keys.begin - origin) / kDecodeBlock * kDecodeBlock;
     if (!keys.empty()) locate(block_at(begin, keys), 0);
     for (int64_t parity = 0; begin < keys.end; begin += kDecodeBlock, parity ^= 1) {
-      const core::Range block = block_at(begin, keys), next = block_at(begin + kDecodeBlock, keys);
+      const core::Range block = block_at(begin, keys);
+      core::Range next = block_at(begin + kDecodeBlock, keys);
+      if (next.empty() && continues) next = block_at(keys.end, split_range(split + 1));
       locate(next, parity ^ 1);
-      score_block(block, next.size(), parity);
-      softmax_block(block);
-      value_block(block, next.size(), parity);
+      if (tensors_.k_scale != nullptr) locate_scales(block, problem_.k_scale, k_scale_at_);
+      if (tensors_.v_scale != nullptr) locate_scales(block, problem_.v_scale, v_scale_at_);
+      const int64_t heads = unit_.head_end - unit_.head_begin;
+      k_ahead_ = {list_rows(0, k_rows(parity ^ 1), next.size(), problem_.k.head_stride * Element::kBytes),
+                  next.size() * heads, 0, problem_.head_dim_qk * Element::kBytes};
+      v_ahead_ = {list_rows(1, v_rows(parity ^ 1), next.size(), problem_.v.head_stride * Element::kBytes),
+                  next.size() * heads, 0, problem_.head_dim_v * Element::kBytes};
+      for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) {
+        const Head head = head_at(h);
+        score_block(head, h, block, parity);
+        softmax_block(head, h, block);
+        value_block(head, block, parity);
+      }
     }
-    normalise();
+    for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) normalise(head_at(h));
   }
 
  private:
   core::Range split_range(int64_t split) const {
-    const int64_t keys = item_.sequence.seqlen_k;
+    const int64_t keys = unit_.sequence.seqlen_k;
     if (problem_.num_splits > 0) return core::split_keys(keys, problem_.num_splits, split);
     const int64_t begin = split * kDecodeSplit, end = begin + kDecodeSplit;
     return {begin, end < keys ? end : keys};
   }
-  // Keys of `within` that some row sees.
+  // Keys of `within` that some row sees; the same for all heads.
   core::Range visible(core::Range within) const {
     core::Range seen{0, 0};
+    const DecodeRowState* rows = head_at(unit_.head_begin).rows;
     for (int64_t r = 0; r < row_count_; ++r) {
-      const core::Range own = rows_[r].keys;
+      const core::Range own = rows[r].keys;
       if (own.empty()) continue;
       seen = seen.empty() ? own
                           : core::Range{own.begin < seen.begin ? own.begin : seen.begin,
@@ -108,153 +121,134 @@ class DecodeRun {
     return begin < end ? core::Range{begin, end} : core::Range{0, 0};
   }
 
-  void begin_rows() {
-    const int64_t used = item_.sequence.seqlen_q * problem_.group;
-    for (int64_t r = item_.row_begin; r < item_.row_end && r < used; ++r) {
-      const int64_t position = r / problem_.group;
-      const int32_t head = item_.head_kv * problem_.group + static_cast<int32_t>(r % problem_.group);
-      const float slope =
-          problem_.has(TESSERA_FLAG_ALIBI) ? tensors_.alibi_slopes[item_.batch * problem_.alibi_stride + head] : 0.0f;
-      rows_[row_count_++] = {band_.visible_keys(position), 0.0, -kInfinity<float>, slope, position, head};
-    }
+  Head head_at(int32_t h) const {
+    const int64_t index = h - unit_.head_begin, rows = (tiles_.rows + kDecodeRows - 1) / kDecodeRows * kDecodeRows;
+    std::byte* partial = partial_ + index * head_bytes_;
+    return {reinterpret_cast<DecodeRowState*>(task_ + tiles_.rows_at) + index * tiles_.rows,
+            reinterpret_cast<float*>(task_ + tiles_.q_at) + index * rows * tiles_.head_dim_qk_padded,
+            reinterpret_cast<float*>(partial + (tiles_.rows * int64_t{sizeof(PartialHeader)} + 63) / 64 * 64),
+            reinterpret_cast<PartialHeader*>(partial),
+            index * problem_.k.head_stride * Element::kBytes,
+            index * problem_.v.head_stride * Element::kBytes};
   }
 
-  // Rows of float32, zero up to the padded width and up to a multiple of kDecodeRows rows.
-  void load_queries() {
-    const int64_t padded = tiles_.head_dim_qk_padded;
+  // Rows of q as float32, zero up to the padded width and up to a multiple of kDecodeRows rows, in the order of pairs.
+  void begin_head(int32_t h) {
+    const Head head = head_at(h);
+    const int64_t padded = tiles_.head_dim_qk_padded, dim = problem_.head_dim_qk, whole = dim / kPair * kPair;
     const int64_t all = (row_count_ + kDecodeRows - 1) / kDecodeRows * kDecodeRows;
-    std::memset(q_, 0, static_cast<size_t>(all * padded) * sizeof(float));
+    std::memset(head.o, 0, static_cast<size_t>(row_count_ * tiles_.head_dim_v_padded) * sizeof(float));
+    std::memset(head.q, 0, static_cast<size_t>(all * padded) * sizeof(float));
+    const auto* base = static_cast<const std::byte*>(tensors_.q);
     with_element<V>(problem_.q.dtype, [&](auto element) {
       using Query = decltype(element);
-      const auto* base = static_cast<const std::byte*>(tensors_.q);
       for (int64_t r = 0; r < row_count_; ++r) {
-        const RowState& row = rows_[r];
-        const std::byte* from = base + (core::query_row_offset(item_.sequence, problem_.q, row.position) +
+        DecodeRowState& row = head.rows[r];
+        row.position = (unit_.row_begin + r) / problem_.group;
+        row.head = h * problem_.group + static_cast<int32_t>((unit_.row_begin + r) % problem_.group);
+        row.keys = band_.visible_keys(row.position);
+        row.row_sum = 0;
+        row.row_max = -kInfinity<float>;
+        row.slope = problem_.has(TESSERA_FLAG_ALIBI)
+                        ? tensors_.alibi_slopes[unit_.batch * problem_.alibi_stride + row.head]
+                        : 0.0f;
+        const std::byte* from = base + (core::query_row_offset(unit_.sequence, problem_.q, row.position) +
                                         row.head * problem_.q.head_stride) *
                                            Query::kBytes;
-        for (int64_t d = 0; d < problem_.head_dim_qk; d += kLanes)
-          load_partial<V, Query>(from + d * Query::kBytes, problem_.head_dim_qk - d).store(q_ + r * padded + d);
+        for (int64_t d = 0; d < dim; d += kLanes) {
+          alignas(64) float piece[kLanes];
+          load_partial<V, Query>(from + d * Query::kBytes, dim - d).store(piece);
+          for (int64_t i = 0; i < kLanes && d + i < dim; ++i)
+            head.q[r * padded + paired_place<Element>(d + i, whole)] = piece[i];
+        }
       }
     });
   }
 
-  const std::byte** k_address(int64_t parity) const { return address_ + parity * kDecodeBlock; }
-  const std::byte** v_address(int64_t parity) const { return address_ + (2 + parity) * kDecodeBlock; }
+  const std::byte** k_rows(int64_t parity) const { return address_ + parity * kDecodeBlock; }
+  const std::byte** v_rows(int64_t parity) const { return address_ + (2 + parity) * kDecodeBlock; }
 
+  // Where the rows of the unit's first head lie. Past the last key it stands in itself, up to a multiple of 4; the mask
+  // overwrites its scores.
   void locate(core::Range block, int64_t parity) {
-    const auto* k =
-        static_cast<const std::byte*>(tensors_.k) + item_.head_kv * problem_.k.head_stride * Element::kBytes;
-    const auto* v =
-        static_cast<const std::byte*>(tensors_.v) + item_.head_kv * problem_.v.head_stride * Element::kBytes;
+    const int64_t k_head = unit_.head_begin * problem_.k.head_stride,
+                  v_head = unit_.head_begin * problem_.v.head_stride;
+    const auto* k = static_cast<const std::byte*>(tensors_.k) + k_head * Element::kBytes;
+    const auto* v = static_cast<const std::byte*>(tensors_.v) + v_head * Element::kBytes;
     for (int64_t j = block.begin; j < block.end; ++j) {
-      k_address(parity)[j - block.begin] =
-          k + core::key_row_offset(problem_, item_.sequence, problem_.k, j) * Element::kBytes;
-      v_address(parity)[j - block.begin] =
-          v + core::key_row_offset(problem_, item_.sequence, problem_.v, j) * Element::kBytes;
+      k_rows(parity)[j - block.begin] =
+          k + core::key_row_offset(problem_, unit_.sequence, problem_.k, j) * Element::kBytes;
+      v_rows(parity)[j - block.begin] =
+          v + core::key_row_offset(problem_, unit_.sequence, problem_.v, j) * Element::kBytes;
     }
-  }
-  static void prefetch_row(const std::byte* row, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+    for (int64_t j = block.size(); j % 4 != 0; ++j) k_rows(parity)[j] = k_rows(parity)[j - 1];
   }
 
-  void score_block(core::Range block, int64_t next_keys, int64_t parity) {
-    const std::byte** keys = k_address(parity);
-    const int64_t count = block.size(), row_bytes = problem_.head_dim_qk * Element::kBytes;
-    for (int64_t j = 0; j < count; j += 4) {
-      for (int64_t ahead = j; ahead < j + 4 && ahead < next_keys; ++ahead)
-        prefetch_row(k_address(parity ^ 1)[ahead], row_bytes);
-      // Past the last key the last one stands in; its scores are overwritten by the mask.
-      const std::byte* four[4];
-      for (int64_t c = 0; c < 4; ++c) four[c] = keys[j + c < count ? j + c : count - 1];
-      for (int64_t r = 0; r < row_count_; r += kDecodeRows) score_four(four, r, j);
-    }
-    if (tensors_.k_scale != nullptr) scale_rows(block, tensors_.k_scale, problem_.k_scale);
+  // The rows of all heads, key by key.
+  const std::byte* const* list_rows(int64_t which, const std::byte* const* keys, int64_t count, int64_t head_bytes) {
+    const int64_t heads = unit_.head_end - unit_.head_begin;
+    const std::byte** list = address_ + 4 * kDecodeBlock + which * tiles_.heads * kDecodeBlock;
+    for (int64_t j = 0, at = 0; j < count; ++j)
+      for (int64_t h = 0; h < heads; ++h) list[at++] = keys[j] + h * head_bytes;
+    return list;
   }
 
-  // scores[r .. r + 4][j .. j + 4].
-  void score_four(const std::byte* const (&four)[4], int64_t r, int64_t j) {
-    V sums[kLanes];
-    for (int c = 0; c < 4; c += kWidth) multiply_keys(four + c, q_ + r * tiles_.head_dim_qk_padded, sums + c);
-    alignas(64) float reduced[kLanes];
-    (V::sum_lanes(sums) * V::broadcast(factor_)).store(reduced);
-    for (int64_t i = 0; i < kDecodeRows; ++i)
-      std::memcpy(scores_ + (r + i) * kDecodeStride + j, reduced + 4 * i, 4 * sizeof(float));
-  }
-
-  // sums[4 * row + key] = q(row) * k(key), lane by lane, for kDecodeRows rows and kWidth keys.
-  void multiply_keys(const std::byte* const* keys, const float* q, V* sums) const {
-    const int64_t padded = tiles_.head_dim_qk_padded, dim = problem_.head_dim_qk, whole = dim / kLanes * kLanes;
-    V total[kDecodeRows][kWidth];
-#pragma GCC unroll 4
-    for (int i = 0; i < kDecodeRows; ++i) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kWidth; ++c) total[i][c] = V::zero();
-    }
-#pragma GCC unroll 1
-    for (int64_t d = 0; d < whole; d += kLanes) {
-      V k[kWidth];
-#pragma GCC unroll 4
-      for (int c = 0; c < kWidth; ++c) k[c] = Element::load(keys[c] + d * Element::kBytes);
-      add_products(q + d, padded, k, total);
-    }
-    if (whole < dim) {
-      V k[kWidth];
-      for (int c = 0; c < kWidth; ++c) k[c] = load_partial<V, Element>(keys[c] + whole * Element::kBytes, dim - whole);
-      add_products(q + whole, padded, k, total);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < kDecodeRows; ++i) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kWidth; ++c) sums[4 * i + c] = total[i][c];
-    }
-  }
-
-  [[gnu::always_inline]] static void add_products(const float* q, int64_t stride, const V (&k)[kWidth],
-                                                  V (&total)[kDecodeRows][kWidth]) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kDecodeRows; ++i) {
-      const V query = V::load(q + i * stride);
-#pragma GCC unroll 4
-      for (int c = 0; c < kWidth; ++c) total[i][c] = V::fma(query, k[c], total[i][c]);
-    }
+  void score_block(const Head& head, int32_t h, core::Range block, int64_t parity) {
+    const BlockRows keys = {k_rows(parity), head.k, block.size(), problem_.head_dim_qk};
+    const int64_t padded = tiles_.head_dim_qk_padded;
+    for (int64_t r = 0; r < row_count_; r += kDecodeRows)
+      score_keys<V, Element>(keys, head.q + r * padded, padded, factor_, scores_ + r * kDecodeStride,
+                             r == 0 ? k_ahead_ : RowsAhead{});
+    k_ahead_ = k_ahead_.after((block.size() + 3) / 4 * 4);
+    if (tensors_.k_scale != nullptr) scale_rows(h, block, tensors_.k_scale, problem_.k_scale, k_scale_at_);
   }
 
   // Scores or probabilities times the scale of each key's row: a quantised cache is never scaled element by element.
-  void scale_rows(core::Range block, const float* scales, const core::ScaleOperand& operand) {
-    for (int64_t j = block.begin; j < block.end; ++j) {
-      const int64_t at = core::key_scale_offset(problem_, item_.sequence, item_.batch, operand, j);
-      scale_[j - block.begin] = scales[at + item_.head_kv * operand.stride[2]];
+  void scale_rows(int32_t h, core::Range block, const float* scales, const core::ScaleOperand& operand,
+                  const int64_t* at) {
+    const int64_t columns = (block.size() + kLanes - 1) / kLanes * kLanes;
+    for (int64_t j = 0; j < block.size(); ++j) scale_[j] = scales[at[j] + h * operand.stride[2]];
+    for (int64_t j = block.size(); j < columns; ++j) scale_[j] = 1.0f;
+    for (int64_t r = 0; r < row_count_; ++r) {
+      float* row = scores_ + r * kDecodeStride;
+      for (int64_t j = 0; j < columns; j += kLanes) (V::load(row + j) * V::load(scale_ + j)).store(row + j);
     }
-    for (int64_t r = 0; r < row_count_; ++r)
-      for (int64_t j = 0; j < block.size(); ++j) scores_[r * kDecodeStride + j] *= scale_[j];
+  }
+  // Where the scales of the block's keys lie, the same for all heads but for the head's stride.
+  void locate_scales(core::Range block, const core::ScaleOperand& operand, int64_t* at) const {
+    for (int64_t j = block.begin; j < block.end; ++j)
+      at[j - block.begin] = core::key_scale_offset(problem_, unit_.sequence, unit_.batch, operand, j);
   }
 
-  void softmax_block(core::Range block) {
+  void softmax_block(const Head& head, int32_t h, core::Range block) {
     const int64_t columns = (block.size() + kLanes - 1) / kLanes * kLanes;
     for (int64_t r = 0; r < row_count_; ++r) {
-      RowState& row = rows_[r];
+      DecodeRowState& row = head.rows[r];
       float* scores = scores_ + r * kDecodeStride;
       const core::Range keep{row.keys.begin - block.begin,
                              row.keys.end < block.end ? row.keys.end - block.begin : block.size()};
       if (has_terms_) add_terms(row, block, keep, columns, scores);
       mask_row(scores, int64_t{0}, columns, keep.begin, keep.end);
       const float found = largest<V>(scores, 0, columns);
-      const float row_max = found > row.row_max ? found : row.row_max;
-      const float high = row_max == -kInfinity<float> ? 0.0f : row_max;
-      alignas(64) float growth[kLanes] = {row.row_max - high};
-      exp(V::load(growth)).store(growth);
-      row.row_max = row_max;
-      row.row_sum = row.row_sum * double(growth[0]) + double(exponentiate<V>(high, scores, 0, columns));
-      alpha_[r] = growth[0];
+      // Unless the maximum grows, the factor is exactly 1; NaN takes this way too and stays in the scores.
+      alpha_[r] = 1.0f;
+      if (found > row.row_max) {
+        alignas(64) float growth[kLanes] = {row.row_max - found};
+        exp(V::load(growth)).store(growth);
+        alpha_[r] = growth[0];
+        row.row_max = found;
+      }
+      const float high = row.row_max == -kInfinity<float> ? 0.0f : row.row_max;
+      row.row_sum = row.row_sum * double(alpha_[r]) + double(exponentiate<V>(high, scores, 0, columns));
     }
-    if (tensors_.v_scale != nullptr) scale_rows(block, tensors_.v_scale, problem_.v_scale);
+    if (tensors_.v_scale != nullptr) scale_rows(h, block, tensors_.v_scale, problem_.v_scale, v_scale_at_);
   }
 
-  void add_terms(const RowState& row, core::Range block, core::Range keep, int64_t columns, float* scores) {
+  void add_terms(const DecodeRowState& row, core::Range block, core::Range keep, int64_t columns, float* scores) {
     if (problem_.softcap > 0) cap_scores<V>(static_cast<float>(problem_.softcap), scores, 0, columns);
     if (problem_.has(TESSERA_FLAG_BIAS)) {
       const core::Range read{keep.begin > 0 ? keep.begin : 0, keep.end};
-      load_bias<V>(problem_, tensors_, {item_.batch, row.head, row.position}, block.begin, read, bias_);
+      load_bias<V>(problem_, tensors_, {unit_.batch, row.head, row.position}, block.begin, read, bias_);
       add_bias<V>(bias_, scores, 0, columns);
     }
     if (problem_.has(TESSERA_FLAG_ALIBI)) {
@@ -262,79 +256,57 @@ class DecodeRun {
     }
   }
 
-  void value_block(core::Range block, int64_t next_keys, int64_t parity) {
+  void value_block(const Head& head, core::Range block, int64_t parity) {
+    const BlockRows values = {v_rows(parity), head.v, block.size(), problem_.head_dim_v};
     for (int64_t r = 0; r < row_count_; r += kDecodeRows) {
-      const int64_t ahead = r == 0 ? next_keys : 0;
-      for (int64_t c = 0; c < problem_.head_dim_v; c += kWidth * kLanes) {
-        const int64_t left = problem_.head_dim_v - c;
-        if (left >= kWidth * kLanes) {
-          multiply_values<kWidth, true>(r, c, block.size(), ahead, parity);
-        } else {
-          for (int64_t d = c; d < problem_.head_dim_v; d += kLanes)
-            multiply_values<1, false>(r, d, block.size(), ahead, parity);
+      int64_t c = 0;
+      if constexpr (kWidth == 4) {
+        for (; c + 2 * kPair <= problem_.head_dim_v; c += 2 * kPair) multiply<4>(values, head, r, c);
+        for (; c + kPair <= problem_.head_dim_v; c += kPair) multiply<2>(values, head, r, c);
+      }
+      for (; c < problem_.head_dim_v; c += kLanes) multiply<1>(values, head, r, c);
+    }
+    v_ahead_ = v_ahead_.after(block.size());
+  }
+  template <int kVecs>
+  void multiply(const BlockRows& values, const Head& head, int64_t r, int64_t c) {
+    multiply_values<V, Element, kVecs>(values, c, scores_ + r * kDecodeStride, alpha_ + r, row_count_ - r,
+                                       head.o + r * tiles_.head_dim_v_padded + c, tiles_.head_dim_v_padded,
+                                       r == 0 ? v_ahead_.share(c, problem_.head_dim_v, kVecs * kLanes) : RowsAhead{});
+  }
+
+  // o / row_sum, in the order of the elements from here on.
+  void normalise(const Head& head) {
+    const int64_t padded = tiles_.head_dim_v_padded, dim = problem_.head_dim_v, whole = dim / kPair * kPair;
+    for (int64_t r = 0; r < row_count_; ++r) {
+      const DecodeRowState& row = head.rows[r];
+      float* o = head.o + r * padded;
+      head.header[r].lse = core::lse_from_base_e(double(row.row_max), row.row_sum);
+      if (row.row_sum == 0) std::memset(o, 0, static_cast<size_t>(padded) * sizeof(float));
+      const V divisor = V::broadcast(row.row_sum == 0 ? 1.0f : static_cast<float>(row.row_sum));
+      for (int64_t c = 0; c < padded; c += kLanes) (V::load(o + c) / divisor).store(o + c);
+      if constexpr (Element::kInterleaved) {
+        for (int64_t c = 0; c < whole; c += kPair) {
+          float pair[kPair];
+          for (int64_t i = 0; i < kPair; ++i) pair[i] = o[paired_place<Element>(c + i, whole)];
+          std::memcpy(o + c, pair, sizeof pair);
         }
       }
-    }
-  }
-
-  // o[r .. r + 4][column ..] = o * alpha + sum over keys of p v. The same columns of the next block's first `ahead`
-  // rows are asked for on the way: in one burst they would fill the core's few outstanding misses and stall it.
-  template <int kVecs, bool kWhole>
-  void multiply_values(int64_t r, int64_t column, int64_t keys, int64_t ahead, int64_t parity) {
-    const std::byte* const* address = v_address(parity);
-    const std::byte* const* next = v_address(parity ^ 1);
-    V total[kDecodeRows][kVecs];
-#pragma GCC unroll 4
-    for (int i = 0; i < kDecodeRows; ++i) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kVecs; ++c) total[i][c] = V::zero();
-    }
-    const float* probs = scores_ + r * kDecodeStride;
-#pragma GCC unroll 1
-    for (int64_t j = 0; j < keys; ++j) {
-      if (j < ahead) prefetch_row(next[j] + column * Element::kBytes, kVecs * kLanes * Element::kBytes);
-      V v[kVecs];
-#pragma GCC unroll 4
-      for (int c = 0; c < kVecs; ++c) {
-        const std::byte* from = address[j] + (column + c * kLanes) * Element::kBytes;
-        v[c] = kWhole ? Element::load(from) : load_partial<V, Element>(from, problem_.head_dim_v - column);
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < kDecodeRows; ++i) {
-        const V p = V::broadcast(probs[i * kDecodeStride + j]);
-#pragma GCC unroll 4
-        for (int c = 0; c < kVecs; ++c) total[i][c] = V::fma(p, v[c], total[i][c]);
-      }
-    }
-    for (int64_t i = 0; i < kDecodeRows && r + i < row_count_; ++i) {
-      const V factor = V::broadcast(alpha_[r + i]);
-      float* at = o_ + (r + i) * tiles_.head_dim_v_padded + column;
-      for (int c = 0; c < kVecs; ++c) V::fma(V::load(at + c * kLanes), factor, total[i][c]).store(at + c * kLanes);
-    }
-  }
-
-  void normalise() {
-    for (int64_t r = 0; r < row_count_; ++r) {
-      const RowState& row = rows_[r];
-      float* o = o_ + r * tiles_.head_dim_v_padded;
-      header_[r].lse = core::lse_from_base_e(double(row.row_max), row.row_sum);
-      if (row.row_sum == 0) std::memset(o, 0, static_cast<size_t>(tiles_.head_dim_v_padded) * sizeof(float));
-      const V divisor = V::broadcast(row.row_sum == 0 ? 1.0f : static_cast<float>(row.row_sum));
-      for (int64_t c = 0; c < tiles_.head_dim_v_padded; c += kLanes) (V::load(o + c) / divisor).store(o + c);
     }
   }
 
   const core::Problem& problem_;
   const tessera_tensors& tensors_;
   const DecodeTiles& tiles_;
-  const DecodeItem& item_;
+  const DecodeUnit& unit_;
   const core::Band band_;
-  float *q_, *scores_, *bias_, *scale_;
+  std::byte *task_, *partial_;
+  const int64_t head_bytes_;  // between the partial states of two heads
+  float *scores_, *bias_, *scale_;
   const std::byte** address_;
-  PartialHeader* header_;
-  float* o_;
-  RowState rows_[kDecodeStrip];
+  RowsAhead k_ahead_, v_ahead_;
   float alpha_[kDecodeStrip];
+  int64_t k_scale_at_[kDecodeBlock], v_scale_at_[kDecodeBlock];
   int64_t row_count_ = 0;
   float factor_;
   bool has_terms_;
@@ -350,10 +322,10 @@ inline void with_cache_element(int32_t dtype, F&& f) {
   }
 }
 
-inline void decode_attend(const DecodeCall& call, const DecodeItem& item, int64_t split, std::byte* task,
-                          std::byte* partial) {
+inline void decode_attend(const DecodeCall& call, const DecodeUnit& unit, int64_t split, bool continues,
+                          std::byte* task, std::byte* partial, int64_t head_bytes) {
   with_cache_element<F32x16>(call.problem->k.dtype, [&](auto element) {
-    DecodeRun<F32x16, decltype(element)>(call, item, task, partial).attend(split);
+    DecodeRun<F32x16, decltype(element)>(call, unit, task, partial, head_bytes).attend(split, continues);
   });
 }
 

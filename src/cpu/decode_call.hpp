@@ -23,10 +23,11 @@ inline constexpr int64_t kDecodeStride = kDecodeBlock + 16;  // floats between r
 struct DecodeTiles {
   int64_t rows;    // of a strip, at most
   int64_t strips;  // of the seqlen_q * group rows of a kv head
+  int64_t heads;   // kv heads of a unit, at most: they walk the keys together, in the order of memory
   int64_t splits;  // of the longest sequence
   int64_t head_dim_qk_padded, head_dim_v_padded;
-  // Byte offsets into a task's piece of the workspace, its size, and one split's partial states.
-  int64_t q_at, scores_at, bias_at, scale_at, address_at, task_bytes, partial_bytes;
+  // Byte offsets into a task's piece of the workspace, its size, and that of one kv head's partial states of a split.
+  int64_t rows_at, q_at, scores_at, bias_at, scale_at, address_at, task_bytes, partial_bytes;
 };
 
 struct DecodeCall {
@@ -35,12 +36,22 @@ struct DecodeCall {
   DecodeTiles tiles;
 };
 
-// One strip of rows of one sequence and kv head; row r is query r / group of head head_kv * group + r % group.
-struct DecodeItem {
+// A strip of rows of one sequence, for the kv heads [head_begin, head_end): row r of kv head h is query r / group of
+// head h * group + r % group.
+struct DecodeUnit {
   core::Sequence sequence;
   int64_t batch, row_begin, row_end;
   int64_t splits;  // that this sequence has
-  int32_t head_kv;
+  int32_t head_begin, head_end;
+};
+
+// What a row keeps while it walks the keys of a split.
+struct DecodeRowState {
+  core::Range keys;  // that its band shows it
+  double row_sum;
+  float row_max, slope;
+  int64_t position;
+  int32_t head;
 };
 
 // The state of one row over one split: o, normalised, head_dim_v_padded floats, lies behind all the headers.
@@ -49,10 +60,13 @@ struct PartialHeader {
 };
 
 struct DecodeKernel {
-  // The partial states of `split` to `partial`.
-  void (*attend)(const DecodeCall&, const DecodeItem&, int64_t split, std::byte* task, std::byte* partial);
-  // Merges the item's states, partial_bytes apart from `partial` on, in the order of the splits; stores o and lse.
-  void (*finish)(const DecodeCall&, const DecodeItem&, std::byte* partial);
+  // The partial states of `split`, those of head_begin to `partial` and the others head_bytes apart. `continues` says
+  // that split + 1 of the unit comes next on the same thread.
+  void (*attend)(const DecodeCall&, const DecodeUnit&, int64_t split, bool continues, std::byte* task,
+                 std::byte* partial, int64_t head_bytes);
+  // Merges the states of the unit's first kv head, partial_bytes apart from `partial` on, in the order of the splits;
+  // stores o and lse.
+  void (*finish)(const DecodeCall&, const DecodeUnit&, std::byte* partial);
 };
 
 extern const DecodeKernel kDecodePortable;

@@ -21,7 +21,7 @@ inline PartialState partial_state(const DecodeTiles& tiles, std::byte* partials,
           reinterpret_cast<float*>(base + headers) + row * tiles.head_dim_v_padded};
 }
 
-inline void store_decode_row(const DecodeCall& call, const DecodeItem& item, int64_t position, int32_t head,
+inline void store_decode_row(const DecodeCall& call, const DecodeUnit& unit, int64_t position, int32_t head,
                              const float* o, double lse) {
   using V = F32x16;
   const core::Problem& problem = *call.problem;
@@ -29,30 +29,30 @@ inline void store_decode_row(const DecodeCall& call, const DecodeItem& item, int
     using Element = decltype(element);
     std::byte* to =
         static_cast<std::byte*>(call.tensors->o) +
-        (core::query_row_offset(item.sequence, problem.o, position) + head * problem.o.head_stride) * Element::kBytes;
+        (core::query_row_offset(unit.sequence, problem.o, position) + head * problem.o.head_stride) * Element::kBytes;
     for (int64_t c = 0; c < problem.head_dim_v; c += V::kLanes)
       store_partial<V, Element>(V::load(o + c), to + c * Element::kBytes, problem.head_dim_v - c);
   });
   if (!problem.has(TESSERA_FLAG_LSE)) return;
   const float value = static_cast<float>(lse);
-  const int64_t at = head * item.sequence.lse_stride + item.sequence.lse_row + position;
+  const int64_t at = head * unit.sequence.lse_stride + unit.sequence.lse_row + position;
   std::memcpy(static_cast<std::byte*>(call.tensors->lse) + at * int64_t{sizeof value}, &value, sizeof value);
 }
 
-inline void decode_finish(const DecodeCall& call, const DecodeItem& item, std::byte* partials) {
+inline void decode_finish(const DecodeCall& call, const DecodeUnit& unit, std::byte* partials) {
   using V = F32x16;
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   const core::Problem& problem = *call.problem;
   const DecodeTiles& tiles = call.tiles;
   alignas(64) float total[512];
-  for (int64_t r = item.row_begin; r < item.row_end; ++r) {
+  for (int64_t r = unit.row_begin; r < unit.row_end; ++r) {
     const int64_t position = r / problem.group;
-    const int32_t head = item.head_kv * problem.group + static_cast<int32_t>(r % problem.group);
-    const bool used = position < item.sequence.seqlen_q;
+    const int32_t head = unit.head_begin * problem.group + static_cast<int32_t>(r % problem.group);
+    const bool used = position < unit.sequence.seqlen_q;
     double lse = kNone;
     std::memset(total, 0, sizeof total);
-    for (int64_t split = 0; used && split < item.splits; ++split) {
-      const PartialState state = partial_state(tiles, partials, split, r - item.row_begin);
+    for (int64_t split = 0; used && split < unit.splits; ++split) {
+      const PartialState state = partial_state(tiles, partials, split, r - unit.row_begin);
       if (state.header->lse == kNone) continue;
       const core::MergeWeights<double> weights = core::merge_weights(lse, state.header->lse);
       const V keep = V::broadcast(static_cast<float>(weights.first)),
@@ -67,7 +67,7 @@ inline void decode_finish(const DecodeCall& call, const DecodeItem& item, std::b
       for (int64_t c = 0; c < tiles.head_dim_v_padded; c += V::kLanes) (V::load(total + c) * weight).store(total + c);
       lse = core::merge_lse(lse, sink);
     }
-    store_decode_row(call, item, position, head, total, lse);
+    store_decode_row(call, unit, position, head, total, lse);
   }
 }
 

@@ -27,8 +27,9 @@ int64_t splits_of(const Problem& problem, int64_t keys) {
   return std::max<int64_t>(1, (keys + size - 1) / size);
 }
 
-DecodeTiles make_tiles(const Problem& problem) {
+DecodeTiles make_tiles(const Problem& problem, int64_t heads) {
   DecodeTiles tiles{};
+  tiles.heads = heads;
   const int64_t all = problem.seqlen_q * problem.group;
   tiles.rows = std::min(all, kDecodeStrip);
   tiles.strips = (all + kDecodeStrip - 1) / kDecodeStrip;
@@ -42,29 +43,61 @@ DecodeTiles make_tiles(const Problem& problem) {
     at += round_up(bytes, 64);
     return begin;
   };
-  tiles.q_at = take(rows * tiles.head_dim_qk_padded * 4);
+  tiles.rows_at = take(heads * tiles.rows * int64_t{sizeof(DecodeRowState)});
+  tiles.q_at = take(heads * rows * tiles.head_dim_qk_padded * 4);
   tiles.scores_at = take(rows * kDecodeStride * 4);
   tiles.bias_at = take(kDecodeBlock * 4);
   tiles.scale_at = take(kDecodeBlock * 4);
-  tiles.address_at = take(4 * kDecodeBlock * int64_t{sizeof(void*)});
+  tiles.address_at = take((4 + 2 * heads) * kDecodeBlock * int64_t{sizeof(void*)});
   tiles.task_bytes = round_up(at, 256);
   tiles.partial_bytes =
       round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64) + tiles.rows * tiles.head_dim_v_padded * 4;
   return tiles;
 }
 
-// Item number -> item: heads innermost, so that threads read the same stretch of the cache.
-DecodeItem make_item(const DecodeCall& call, int64_t number) {
+int64_t magnitude(int64_t n) { return n < 0 ? -n : n; }
+
+// The kv heads that walk the keys together. Several where a key's heads lie closer together than a head's keys, so that
+// memory is read in its order; as few as leave every thread several units; and so few that two blocks of their keys and
+// values, one at work and one on its way, fill half of L2 at most.
+int64_t heads_of_unit(const Problem& problem, const DeviceInfo& device, int64_t threads) {
+  constexpr int64_t kUnitsPerThread = 4;
+  if (magnitude(problem.k.head_stride) >= magnitude(problem.k.row_stride)) return 1;
+  const int64_t row_bytes =
+      (problem.head_dim_qk + problem.head_dim_v) * core::dtype_bytes(problem.k.dtype) * kDecodeBlock * 2;
+  const int64_t fit = std::max<int64_t>(1, device.l2_bytes / 2 / row_bytes);
+  const int64_t strips = (problem.seqlen_q * problem.group + kDecodeStrip - 1) / kDecodeStrip;
+  const int64_t all = problem.batch * strips * problem.heads_kv * splits_of(problem, problem.seqlen_k);
+  return std::clamp<int64_t>(all / (threads * kUnitsPerThread), 1, std::min<int64_t>(fit, problem.heads_kv));
+}
+
+int64_t units_of_strip(const Problem& problem, int64_t heads) { return (problem.heads_kv + heads - 1) / heads; }
+
+// Unit number -> unit of `heads` kv heads.
+DecodeUnit make_unit(const DecodeCall& call, int64_t number, int64_t heads) {
   const Problem& problem = *call.problem;
-  DecodeItem item;
-  item.head_kv = static_cast<int32_t>(number % problem.heads_kv);
-  number /= problem.heads_kv;
-  item.row_begin = number % call.tiles.strips * kDecodeStrip;
-  item.batch = number / call.tiles.strips;
-  item.sequence = core::locate_sequence(problem, *call.tensors, item.batch);
-  item.row_end = std::min(item.row_begin + kDecodeStrip, item.sequence.rows_q * problem.group);
-  item.splits = splits_of(problem, item.sequence.seqlen_k);
-  return item;
+  const int64_t units = units_of_strip(problem, heads);
+  DecodeUnit unit;
+  unit.head_begin = static_cast<int32_t>(number % units * heads);
+  unit.head_end = static_cast<int32_t>(std::min<int64_t>(unit.head_begin + heads, problem.heads_kv));
+  number /= units;
+  unit.row_begin = number % call.tiles.strips * kDecodeStrip;
+  unit.batch = number / call.tiles.strips;
+  unit.sequence = core::locate_sequence(problem, *call.tensors, unit.batch);
+  unit.row_end = std::min(unit.row_begin + kDecodeStrip, unit.sequence.rows_q * problem.group);
+  unit.splits = splits_of(problem, unit.sequence.seqlen_k);
+  return unit;
+}
+
+// The next piece of [0, total): half of an even share of what is left, so that a thread walks long stretches of the
+// cache and all threads end together.
+core::Range claim(std::atomic<int64_t>* next, int64_t total, int64_t threads) {
+  int64_t begin = next->load(std::memory_order_relaxed), end = 0;
+  do {
+    if (begin >= total) return {total, total};
+    end = begin + std::max<int64_t>(1, (total - begin) / (2 * threads));
+  } while (!next->compare_exchange_weak(begin, end, std::memory_order_relaxed));
+  return {begin, end};
 }
 
 bool is_cache_dtype(int32_t dtype) {
@@ -93,18 +126,20 @@ Refusal refuse_decode(const Problem& problem) {
 }
 
 Launch configure_decode(const Problem& problem, const DeviceInfo& device, double efficiency) {
-  const DecodeTiles tiles = make_tiles(problem);
   const core::Work work = core::count_work(problem);
-  const int64_t items = problem.batch * problem.heads_kv * tiles.strips;
   const int64_t available = problem.threads > 0 ? problem.threads : std::max(device.units, 1);
   const int64_t worth = 1 + static_cast<int64_t>(std::min(work.flops / kFlopsPerTask, 1e6));
+  const int64_t heads = heads_of_unit(problem, device, std::min(available, worth));
+  const DecodeTiles tiles = make_tiles(problem, heads);
+  const int64_t units = problem.batch * tiles.strips * units_of_strip(problem, heads) * tiles.splits;
+  const int64_t states = problem.batch * tiles.strips * problem.heads_kv * tiles.splits;
   Launch launch;
   launch.tile_m = static_cast<int32_t>(tiles.rows);
   launch.tile_n = static_cast<int32_t>(kDecodeBlock);
   launch.num_splits = static_cast<int32_t>(tiles.splits);
-  launch.threads = static_cast<int32_t>(std::max<int64_t>(1, std::min({available, items * tiles.splits, worth})));
-  launch.workspace_bytes =
-      round_up(launch.threads * tiles.task_bytes + items * tiles.splits * tiles.partial_bytes, 256);
+  launch.variant = static_cast<int32_t>(heads);
+  launch.threads = static_cast<int32_t>(std::max<int64_t>(1, std::min({available, units, worth})));
+  launch.workspace_bytes = round_up(launch.threads * tiles.task_bytes + states * tiles.partial_bytes, 256);
   launch.schedule =
       problem.num_splits > 0 ? "splits as asked, merged in order" : "splits of 1024 keys, merged in order";
   const double share = std::min(1.0, double(launch.threads) / std::max(device.units, 1));
@@ -115,31 +150,39 @@ Launch configure_decode(const Problem& problem, const DeviceInfo& device, double
 
 int run_decode(const core::Plan& plan, const core::RunContext& context, const DecodeKernel& kernel) {
   const Problem& problem = plan.problem;
-  const DecodeCall call = {&problem, context.tensors, make_tiles(problem)};
-  const int64_t items = problem.batch * problem.heads_kv * call.tiles.strips;
-  const int64_t splits = call.tiles.splits, threads = plan.launch.threads, heads = problem.heads_kv;
-  std::byte* partials = context.workspace + threads * call.tiles.task_bytes;
-  const auto partial_at = [&](int64_t item) { return partials + item * splits * call.tiles.partial_bytes; };
+  const DecodeCall call = {&problem, context.tensors, make_tiles(problem, plan.launch.variant)};
+  const DecodeTiles& tiles = call.tiles;
+  const int64_t splits = tiles.splits, threads = plan.launch.threads;
+  const int64_t per_strip = units_of_strip(problem, tiles.heads), strips = problem.batch * tiles.strips;
+  const int64_t head_bytes = splits * tiles.partial_bytes;
+  std::byte* partials = context.workspace + threads * tiles.task_bytes;
+  const auto partial_at = [&](int64_t strip, int64_t head) {
+    return partials + (strip * problem.heads_kv + head) * head_bytes;
+  };
+  const int64_t total = strips * per_strip * splits;
   std::atomic<int64_t> next{0}, merged{0};
   auto attend = [&](int64_t task) {
-    for (int64_t unit; (unit = next.fetch_add(1, std::memory_order_relaxed)) < items * splits;) {
-      const int64_t number = unit / (splits * heads) * heads + unit % heads, split = unit / heads % splits;
-      const DecodeItem item = make_item(call, number);
-      if (split >= item.splits || item.row_begin >= item.row_end) continue;
-      std::byte* partial = partial_at(number) + split * call.tiles.partial_bytes;
-      kernel.attend(call, item, split, context.workspace + task * call.tiles.task_bytes, partial);
-      if (splits == 1) kernel.finish(call, item, partial);
+    for (core::Range mine; !(mine = claim(&next, total, threads)).empty();) {
+      for (int64_t n = mine.begin; n < mine.end; ++n) {
+        const int64_t strip = n / splits / per_strip, split = n % splits;
+        const DecodeUnit unit = make_unit(call, n / splits, tiles.heads);
+        if (split >= unit.splits || unit.row_begin >= unit.row_end) continue;
+        kernel.attend(call, unit, split, n + 1 < mine.end && split + 1 < unit.splits,
+                      context.workspace + task * tiles.task_bytes,
+                      partial_at(strip, unit.head_begin) + split * tiles.partial_bytes, head_bytes);
+        for (DecodeUnit one = unit; splits == 1 && one.head_begin < unit.head_end; ++one.head_begin)
+          kernel.finish(call, one, partial_at(strip, one.head_begin));
+      }
     }
   };
   parallel_tasks(*context.executor, threads, attend);
-  if (splits > 1) {
-    auto finish = [&](int64_t) {
-      for (int64_t number; (number = merged.fetch_add(1, std::memory_order_relaxed)) < items;) {
-        kernel.finish(call, make_item(call, number), partial_at(number));
-      }
-    };
-    parallel_tasks(*context.executor, std::min(threads, items), finish);
-  }
+  if (splits == 1) return core::succeed(context.status);
+  const int64_t heads = strips * problem.heads_kv;
+  auto finish = [&](int64_t) {
+    for (int64_t n; (n = merged.fetch_add(1, std::memory_order_relaxed)) < heads;)
+      kernel.finish(call, make_unit(call, n, 1), partial_at(n / problem.heads_kv, n % problem.heads_kv));
+  };
+  parallel_tasks(*context.executor, std::min(threads, heads), finish);
   return core::succeed(context.status);
 }
 

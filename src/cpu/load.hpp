@@ -20,16 +20,19 @@ struct F64Element {
 };
 struct F32Element {
   static constexpr int kBytes = 4;
+  static constexpr bool kInterleaved = false;
   static F32x16 load(const void* p) { return F32x16::load(p); }
   static void store(F32x16 v, void* p) { v.store(p); }
 };
 struct F16Element {
   static constexpr int kBytes = 2;
+  static constexpr bool kInterleaved = false;
   static F32x16 load(const void* p) { return F32x16::load_f16(p); }
   static void store(F32x16 v, void* p) { v.store_f16(p); }
 };
 struct Bf16Element {
   static constexpr int kBytes = 2;
+  static constexpr bool kInterleaved = F32x16::kBf16Interleaved;
   static F32x16 load(const void* p) { return F32x16::load_bf16(p); }
   static void store(F32x16 v, void* p) { v.store_bf16(p); }
 };
@@ -41,8 +44,28 @@ using NativeElement = std::conditional_t<sizeof(typename V::Scalar) == 8, F64Ele
 // A quantised cache; the scale of a row is the caller's.
 struct Int8Element {
   static constexpr int kBytes = 1;
+  static constexpr bool kInterleaved = false;
   static F32x16 load(const void* p) { return F32x16::load_i8(p); }
 };
+
+// The 32 elements at p as two vectors: the first and the last 16 in order or, where Element is kInterleaved, those of
+// even and those of odd index. Which it is does not matter to sums over the elements, as long as both factors agree.
+template <class V, class Element>
+[[gnu::always_inline]] inline void load_pair(const std::byte* p, V& first, V& second) {
+  if constexpr (Element::kInterleaved) {
+    V::load_bf16_even_odd(p, first, second);
+  } else {
+    first = Element::load(p);
+    second = Element::load(p + V::kLanes * Element::kBytes);
+  }
+}
+// Where element `at` of a row lies when pairs are loaded up to element `whole` and single vectors from there on.
+template <class Element>
+inline int64_t paired_place(int64_t at, int64_t whole) {
+  if (!Element::kInterleaved || at >= whole) return at;
+  const int64_t inside = at % 32;
+  return at - inside + inside / 2 + inside % 2 * 16;
+}
 
 // Calls f with the element type of `dtype`, whose vectors are V.
 template <class V, class F>

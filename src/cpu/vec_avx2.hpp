@@ -25,6 +25,7 @@ struct F32x16 {
     const __m128i* h = static_cast<const __m128i*>(p);
     return {_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1))};
   }
+  static constexpr bool kBf16Interleaved = false;  // see load_pair
   static F32x16 load_bf16(const void* p) {
     const __m128i* h = static_cast<const __m128i*>(p);
     return {widen_bf16(_mm_loadu_si128(h)), widen_bf16(_mm_loadu_si128(h + 1))};

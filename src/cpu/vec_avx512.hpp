@@ -26,6 +26,13 @@ struct F32x16 {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
   }
+  // A bfloat16 is the upper half of its float: one shift or one mask for 16 of them, half the instructions of widening.
+  static constexpr bool kBf16Interleaved = true;
+  static void load_bf16_even_odd(const void* p, F32x16& even, F32x16& odd) {
+    const __m512i both = _mm512_loadu_si512(p);
+    even.all = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    odd.all = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
   static F32x16 broadcast(float x) { return {_mm512_set1_ps(x)}; }
   static F32x16 zero() { return {_mm512_setzero_ps()}; }
   static F32x16 iota() { return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)}; }

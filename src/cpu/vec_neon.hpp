@@ -30,6 +30,7 @@ struct F32x16 {
     const auto* h = static_cast<const uint16_t*>(p);
     return map_quarters<F32x16>([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(h + 4 * i))); });
   }
+  static constexpr bool kBf16Interleaved = false;  // see load_pair
   static F32x16 load_bf16(const void* p) {
     const auto* h = static_cast<const uint16_t*>(p);
     return map_quarters<F32x16>([&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(h + 4 * i), 16)); });

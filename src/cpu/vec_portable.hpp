@@ -137,6 +137,7 @@ struct F32x16 : PortableVector<F32x16, float, FloatQuarter, IntQuarter> {
   static F32x16 load_f16(const void* p) {
     return load_16bit(p, [](uint16_t h) { return float_from_f16(h); });
   }
+  static constexpr bool kBf16Interleaved = false;  // see load_pair
   static F32x16 load_bf16(const void* p) {
     return load_16bit(p, [](uint16_t h) { return float_from_bf16(h); });
   }
