@@ -1,6 +1,7 @@
 // The CUDA side of a build without CUDA: no device, no rows. Compiled only when src/cuda is left out.
 #include "device_info.hpp"
 #include "kernel_entry.hpp"
+#include "merge.hpp"
 
 namespace tessera::core {
 
@@ -12,6 +13,8 @@ const DeviceInfo* cuda_info(int32_t, const char** reason) {
 int32_t cuda_device_count() { return 0; }
 
 KernelList cuda_kernels() { return {}; }
+
+int merge_cuda(const tessera_merge_args&, const tessera_exec*, bool, tessera_status*) { return TESSERA_UNSUPPORTED; }
 
 int check_metadata_cuda(const Plan&, const tessera_tensors&, const tessera_exec*, tessera_status*) {
   return TESSERA_UNSUPPORTED;

@@ -32,7 +32,7 @@ struct Launch {
   double seconds = 0;           // estimate
   const char* schedule = nullptr;
   const char* instructions = nullptr;  // "avx2+fma, f16c", "amx emulated", "wgmma, tma"
-  int32_t variant = 0;                 // the row's own choice of code path
+  int32_t variant = 0;                 // a number of the row's own: a code path, heads a group of blocks
 };
 
 struct Plan;

@@ -1,6 +1,6 @@
-// Merge of partial states on the CPU. Rows are independent, states are taken in the order given, and a row's arithmetic
-// does not depend on the thread count, so results are bitwise repeatable. The merged lse and the weights are formed in
-// double: at |lse| = 1e5 a float32 L alone would cost the weights 0.4 %.
+// Merge of partial states: the rules on its arguments, and the CPU's loops (the GPU's are in cuda/merge.cuh). Rows are
+// independent, states are taken in the order given, and a row's arithmetic does not depend on the thread count, so
+// results are bitwise repeatable.
 #include "merge.hpp"
 
 #include <algorithm>
@@ -8,9 +8,10 @@
 #include <cmath>
 
 #include "cpu/thread_pool.hpp"
+#include "device_info.hpp"
 #include "element.hpp"
 #include "kernel_entry.hpp"
-#include "semantics.hpp"
+#include "merge_states.hpp"
 #include "status.hpp"
 
 namespace tessera::core {
@@ -50,8 +51,9 @@ int check_numbers(const tessera_merge_args& args, tessera_status* status) {
   if (args.device < -1)
     return fail(status, TESSERA_INVALID_ARGUMENT, "device is %d; expected -1 (the CPU) or a CUDA device number",
                 args.device);
-  if (args.device >= 0)
-    return fail(status, TESSERA_UNSUPPORTED, "device is %d; this build merges on the CPU only", args.device);
+  const char* reason = nullptr;
+  if (args.device >= 0 && cuda_info(args.device, &reason) == nullptr)
+    return fail(status, TESSERA_NO_DEVICE, "device is %d, but %s", args.device, reason);
   return TESSERA_OK;
 }
 
@@ -93,11 +95,10 @@ struct Rows {
   }
 };
 
-template <class Lse>
-double merged_lse(const Lse* lse, int64_t states, int64_t index, int64_t state_stride) {
-  double merged = -INFINITY;
-  for (int64_t s = 0; s < states; ++s) merged = merge_lse(merged, static_cast<double>(lse[s * state_stride + index]));
-  return merged;
+template <class Number>
+MergedStates<double> merge_row_states(const tessera_merge_args& args, int64_t index, int64_t state_stride) {
+  const auto* lse = static_cast<const Number*>(args.lse) + index;
+  return merge_states<double>(args.states, [=](int64_t s) { return static_cast<double>(lse[s * state_stride]); });
 }
 
 template <class In, class Out>
@@ -112,13 +113,7 @@ struct ForwardBody {
     const auto* lse = static_cast<const Number*>(args.lse);
     const auto* o = static_cast<const typename In::Storage*>(args.o);
     auto* out = static_cast<typename Out::Storage*>(args.o_out) + row * dim;
-    const double merged = merged_lse(lse, args.states, index, rows.count);
-    double highest = -INFINITY, weight_sum = 0;  // weights that sum to 1, however large lse is
-    for (int64_t s = 0; s < args.states; ++s)
-      highest = std::max(highest, static_cast<double>(lse[s * rows.count + index]));
-    for (int64_t s = 0; s < args.states; ++s) {
-      weight_sum += merge_weight(static_cast<double>(lse[s * rows.count + index]), highest);
-    }
+    const MergedStates<double> merged = merge_row_states<Number>(args, index, rows.count);
     constexpr int64_t kBlock = 256;  // 1 or 2 KiB of accumulators on the stack
     for (int64_t begin = 0; begin < dim; begin += kBlock) {
       const int64_t size = std::min(kBlock, dim - begin);
@@ -126,13 +121,13 @@ struct ForwardBody {
       for (int64_t s = 0; s < args.states; ++s) {
         const double state_lse = static_cast<double>(lse[s * rows.count + index]);
         if (state_lse == -INFINITY) continue;  // whatever an empty state's o holds
-        const auto weight = static_cast<Number>(merge_weight(state_lse, highest) / weight_sum);
+        const auto weight = static_cast<Number>(merged.weight(state_lse) / merged.sum);
         const auto* from = o + (s * rows.count + row) * dim + begin;
         for (int64_t c = 0; c < size; ++c) sum[c] += weight * In::load(from[c]);
       }
       for (int64_t c = 0; c < size; ++c) out[begin + c] = Out::store(sum[c]);
     }
-    if (args.lse_out != nullptr) static_cast<Number*>(args.lse_out)[index] = static_cast<Number>(merged);
+    if (args.lse_out != nullptr) static_cast<Number*>(args.lse_out)[index] = static_cast<Number>(merged.lse());
   }
 
   void operator()(int64_t task) const {
@@ -174,10 +169,11 @@ struct BackwardBody {
     const auto* d_lse_out = static_cast<const Number*>(args.d_lse_out);
     for (int64_t row = task * per_task; row < end; ++row) {
       const int64_t index = rows.lse_index(row);
-      const double merged = merged_lse(lse, args.states, index, rows.count);
+      const MergedStates<double> merged = merge_row_states<Number>(args, index, rows.count);
       const double d_merged = d_lse_out != nullptr ? static_cast<double>(d_lse_out[index]) : 0.0;
       for (int64_t s = 0; s < args.states; ++s) {
-        state_row(row, s, merge_weight(static_cast<double>(lse[s * rows.count + index]), merged), d_merged);
+        const double weight = merged.weight(static_cast<double>(lse[s * rows.count + index]));
+        state_row(row, s, weight == 0 ? 0 : weight / merged.sum, d_merged);
       }
     }
   }
@@ -216,7 +212,7 @@ int run_for_dtypes(const tessera_merge_args& args, const tessera_exec* exec) {
 
 int merge(const tessera_merge_args& args, const tessera_exec* exec, tessera_status* status) {
   if (const int code = check_numbers(args, status)) return code;
-  if (const int code = check_exec(exec, true, status)) return code;
+  if (const int code = check_exec(exec, args.device < 0, status)) return code;
   const bool rows = args.batch > 0 && args.seqlen_q > 0, inputs = rows && args.states > 0;
   const int32_t in = dtype_bytes(args.dtype), out = dtype_bytes(args.out_dtype),
                 lse = dtype_bytes(lse_dtype(args.dtype));
@@ -225,13 +221,14 @@ int merge(const tessera_merge_args& args, const tessera_exec* exec, tessera_stat
                                {"o_out", args.o_out, out, rows, true},
                                {"lse_out", args.lse_out, lse, false, true}};
   if (const int code = check_pointers(rules, status)) return code;
+  if (rows && args.device >= 0) return merge_cuda(args, exec, false, status);
   if (rows) run_for_dtypes<ForwardBody>(args, exec);
   return succeed(status);
 }
 
 int merge_backward(const tessera_merge_args& args, const tessera_exec* exec, tessera_status* status) {
   if (const int code = check_numbers(args, status)) return code;
-  if (const int code = check_exec(exec, true, status)) return code;
+  if (const int code = check_exec(exec, args.device < 0, status)) return code;
   const bool some = args.batch > 0 && args.seqlen_q > 0 && args.states > 0;
   const int32_t in = dtype_bytes(args.dtype), out = dtype_bytes(args.out_dtype),
                 lse = dtype_bytes(lse_dtype(args.dtype));
@@ -243,6 +240,7 @@ int merge_backward(const tessera_merge_args& args, const tessera_exec* exec, tes
                                {"d_o", args.d_o, in, some, true},
                                {"d_lse", args.d_lse, lse, some, true}};
   if (const int code = check_pointers(rules, status)) return code;
+  if (some && args.device >= 0) return merge_cuda(args, exec, true, status);
   if (some) run_for_dtypes<BackwardBody>(args, exec);
   return succeed(status);
 }

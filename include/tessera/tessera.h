@@ -172,7 +172,8 @@ typedef struct tessera_exec {
  * o_out [batch, seqlen_q, heads, head_dim_v] out_dtype, lse_out [batch, heads, seqlen_q]; packed: batch 1,
  * seqlen_q = total_q. All contiguous. An empty state is (anything finite, -inf). Backward: d_o, d_lse of every state
  * from d_o_out, d_lse_out (NULL: zero), with o, lse, o_out and lse_out as the forward left them; d_o has dtype,
- * d_o_out out_dtype. */
+ * d_o_out out_dtype. `device` is where everything lies: -1 the CPU, else a CUDA device, where exec's stream takes one
+ * launch. The first launch of a process loads the kernel, so make one before a graph is captured. */
 typedef struct tessera_merge_args {
   size_t size;
   int64_t states, batch, seqlen_q;

@@ -5,6 +5,7 @@
 // no sequence owns are not touched.
 #pragma once
 
+#include "merge_states.hpp"
 #include "tile/element.cuh"
 #include "tile/scheduler.cuh"
 
@@ -27,10 +28,12 @@ __global__ void __launch_bounds__(kCombineRows * 32)
                                                        : (sequence.q_batch * p.heads_q + head) * p.seqlen_q) +
                             row;
   const float sink = p.sinks != nullptr && row < sequence.band.seqlen_q ? p.sinks[head] : -INFINITY;
-  float merged = sink;
-  for (int s = 0; s < partial.num_splits; ++s)
-    merged = core::merge_lse(merged, partial.lse[s * partial.lse_split_stride + lse_index]);
-  if (p.lse != nullptr && lane == 0) p.lse[lse_index] = merged;
+  // The sink is one more state, with nothing to add to o.
+  const float* lse_partial = partial.lse + lse_index;
+  const core::MergedStates<float> merged = core::merge_states<float>(partial.num_splits + 1, [&](int64_t s) {
+    return s < partial.num_splits ? lse_partial[s * partial.lse_split_stride] : sink;
+  });
+  if (p.lse != nullptr && lane == 0) p.lse[lse_index] = merged.lse();
 
   const float* o_partial = static_cast<const float*>(partial.o) + sequence.q_batch * partial.o_stride.batch +
                            (sequence.q_row + row) * partial.o_stride.row + head * partial.o_stride.head;
@@ -39,11 +42,15 @@ __global__ void __launch_bounds__(kCombineRows * 32)
   for (int c = 2 * lane; c < p.head_dim_v; c += 64) {
     float2 sum = make_float2(0.0f, 0.0f);
     for (int s = 0; s < partial.num_splits; ++s) {
-      const float weight = core::merge_weight(partial.lse[s * partial.lse_split_stride + lse_index], merged);
+      const float weight = merged.weight(lse_partial[s * partial.lse_split_stride]);
       if (weight == 0.0f) continue;
       const float2 o = *reinterpret_cast<const float2*>(o_partial + s * partial.o_split_stride + c);
       sum.x += weight * o.x;
       sum.y += weight * o.y;
+    }
+    if (merged.sum > 0.0f) {
+      sum.x /= merged.sum;
+      sum.y /= merged.sum;
     }
     if (p.o_is_float) {
       *reinterpret_cast<float2*>(static_cast<float*>(p.o) + o_offset + c) = sum;

@@ -140,6 +140,22 @@ int64_t partial_o_bytes(const Problem& p) {
 }
 int64_t partial_lse_bytes(const Problem& p) { return align_256(splits(p) * query_rows(p) * p.heads_q * 4); }
 
+// Head-batches that the grid takes together: as many as leave K and V in half of L2 (the other half is for what streams
+// by). Where all query blocks cost the same there is nothing to balance, and one wave of blocks at a time keeps every
+// K and V row that is read close in time to its other readers.
+int32_t head_group(const Problem& p, const DeviceInfo& device, const ForwardInstance& instance) {
+  const int64_t head_batches = p.batch * p.heads_q;
+  if (head_batches == 0 || p.seqlen_q == 0) return 1;
+  const int64_t bytes = 2 * p.seqlen_k * (p.head_dim_qk + p.head_dim_v) / p.group + 1;
+  int64_t fitting = device.l2_bytes / 2 / bytes;
+  if (!p.banded()) {
+    const int64_t wave = int64_t{device.units} * instance.blocks_per_sm / query_blocks(p, instance.tile_m);
+    fitting = wave < fitting ? wave : fitting;
+  }
+  const int64_t whole = fitting / p.group * p.group;
+  return static_cast<int32_t>(clamp_to(whole, p.group < head_batches ? p.group : head_batches, head_batches));
+}
+
 Launch configure_forward(const Problem& p, const DeviceInfo& device) {
   const ForwardInstance& instance = forward_instance(p, device);
   Launch launch;
@@ -150,6 +166,7 @@ Launch configure_forward(const Problem& p, const DeviceInfo& device) {
   launch.shared_bytes = instance.shared_bytes;
   launch.num_splits = static_cast<int32_t>(splits(p));
   if (launch.num_splits > 1) launch.workspace_bytes = partial_o_bytes(p) + partial_lse_bytes(p);
+  launch.variant = head_group(p, device, instance);
   launch.schedule = "one block a query tile, heavy tiles first in groups of heads that fit L2";
   launch.instructions = is_plain(p) ? "mma.sync, ldmatrix, cp.async" : "mma.sync, ldmatrix, cp.async; general scores";
   // mma.sync reached 0.37 of the wgmma peak at d 128 on an H200 and about 0.7 of an A100's peak.
@@ -164,22 +181,6 @@ Launch configure_forward(const Problem& p, const DeviceInfo& device) {
 Strides strides(const Operand& operand, int64_t batches, int64_t rows, int64_t heads) {
   return {batches > 1 ? operand.batch_stride : 0, rows > 1 ? operand.row_stride : 0,
           heads > 1 ? operand.head_stride : 0};
-}
-
-// Head-batches that the grid takes together: as many as leave K and V in half of L2 (the other half is for what streams
-// by). Where all query blocks cost the same there is nothing to balance, and one wave of blocks at a time keeps every
-// K and V row that is read close in time to its other readers.
-uint32_t head_group(const Plan& plan, int64_t head_batches) {
-  const Problem& p = plan.problem;
-  const int64_t bytes = 2 * p.seqlen_k * (p.head_dim_qk + p.head_dim_v) / p.group + 1;
-  int64_t fitting = plan.device->l2_bytes / 2 / bytes;
-  if (!p.banded()) {
-    constexpr int64_t kBlocksPerSm = 2;
-    const int64_t wave = plan.device->units * kBlocksPerSm / query_blocks(p, plan.launch.tile_m);
-    fitting = wave < fitting ? wave : fitting;
-  }
-  const int64_t whole = fitting / p.group * p.group;
-  return static_cast<uint32_t>(clamp_to(whole, p.group < head_batches ? p.group : head_batches, head_batches));
 }
 
 void fill_pointers(const tessera_tensors& t, const Problem& p, ForwardParams* out) {
@@ -237,10 +238,10 @@ ForwardParams make_params(const Plan& plan, const tessera_tensors& tensors) {
   out.softcap = static_cast<float>(p.softcap);
   out.top_left = p.top_left;
   out.o_is_float = p.o.dtype == TESSERA_F32;
-  const int64_t head_batches = p.batch * p.heads_q;
-  const uint32_t group = head_batches > 0 && p.seqlen_q > 0 ? head_group(plan, head_batches) : 1;
-  out.schedule = {static_cast<uint32_t>(query_blocks(p, plan.launch.tile_m)), static_cast<uint32_t>(head_batches),
-                  group, static_cast<uint32_t>(head_batches) % group};
+  const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_q);
+  const auto group = static_cast<uint32_t>(plan.launch.variant);
+  out.schedule = {static_cast<uint32_t>(query_blocks(p, plan.launch.tile_m)), head_batches, group,
+                  head_batches % group};
   return out;
 }
 
@@ -283,8 +284,9 @@ int prepare_forward(const Plan& plan, tessera_status* status) {
   DeviceScope scope(plan.problem.device);
   if (scope.error() != cudaSuccess)
     return scope.finish(scope.error(), "cuda.sm80.forward: making the device current", status);
-  return scope.finish(forward_instance(plan.problem, *plan.device).prepare(), "cuda.sm80.forward: loading the kernel",
-                      status);
+  cudaError_t error = forward_instance(plan.problem, *plan.device).prepare();
+  if (error == cudaSuccess && plan.launch.num_splits > 1) error = prepare_combine(plan.problem.q.dtype == TESSERA_BF16);
+  return scope.finish(error, "cuda.sm80.forward: loading the kernel", status);
 }
 
 constexpr core::KernelEntry kKernels[] = {

@@ -6,11 +6,12 @@
 #include <cstdint>
 
 #include "forward_params.hpp"
+#include "tessera/tessera.h"
 
 namespace tessera::cuda {
 
 struct ForwardInstance {
-  int32_t tile_m, tile_n, stages, threads, shared_bytes;
+  int32_t tile_m, tile_n, stages, threads, shared_bytes, blocks_per_sm;
   cudaError_t (*prepare)();  // on the current device
   cudaError_t (*launch)(const ForwardParams& params, uint32_t blocks, cudaStream_t stream);
 };
@@ -33,5 +34,9 @@ extern const ForwardPair kForwardF16D64Narrow, kForwardBf16D64Narrow;
 cudaError_t launch_combine(const ForwardParams& partial, const ForwardParams& final_params, bool bf16,
                            cudaStream_t stream);
 uint64_t combine_blocks(const ForwardParams& params);
+cudaError_t prepare_combine(bool bf16);  // on the current device
+
+// tessera_merge and tessera_merge_backward, for at least one row.
+cudaError_t launch_merge(const tessera_merge_args& args, bool backward, cudaStream_t stream);
 
 }  // namespace tessera::cuda

@@ -21,7 +21,8 @@ struct ForwardKernel {
   }
 
   static constexpr ForwardInstance instance() {
-    return {Config::kTileM, Config::kTileN, Config::kStages, Config::kThreads, Config::kSharedBytes, prepare, launch};
+    return {Config::kTileM,       Config::kTileN,       Config::kStages, Config::kThreads,
+            Config::kSharedBytes, Config::kBlocksPerSm, prepare,         launch};
   }
 };
 
