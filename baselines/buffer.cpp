@@ -7,8 +7,6 @@
 namespace tessera::baselines {
 namespace {
 
-constexpr size_t kCanaryBytes = 4096;
-
 // Differs from byte to byte, so that a shifted copy shows too.
 std::byte canary(size_t index) { return static_cast<std::byte>(0xa5 ^ (index * 29)); }
 
@@ -60,6 +58,13 @@ bool OperandSet::gaps_intact(const core::Problem& checked) const {
     }
   }
   return true;
+}
+
+void OperandSet::add_to(Mirror* mirror) const {
+  for (const Buffer& buffer : buffers) {
+    if (buffer.data() != nullptr)
+      mirror->add(buffer.data() - Buffer::kCanaryBytes, buffer.bytes() + 2 * Buffer::kCanaryBytes);
+  }
 }
 
 }  // namespace tessera::baselines

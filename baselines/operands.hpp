@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device_memory.hpp"
 #include "elements.hpp"
 #include "outputs.hpp"
 #include "problem.hpp"
@@ -22,6 +23,7 @@ namespace tessera::baselines {
 // A host buffer with 4 KiB of known pattern directly before and after it.
 class Buffer {
  public:
+  static constexpr size_t kCanaryBytes = 4096;
   Buffer() = default;
   Buffer(size_t bytes, size_t align = 64, size_t offset = 0);  // address = multiple of align, plus offset
   std::byte* data() const { return data_; }
@@ -44,6 +46,8 @@ struct OperandSet {
   bool canaries_intact() const;
   // No byte of an output buffer that belongs to no element was written. `problem` is `this->problem`, validated.
   bool gaps_intact(const core::Problem& problem) const;
+  // Every buffer with its canaries.
+  void add_to(Mirror* mirror) const;
 };
 
 // Makes every operand that the problem's flags ask for: inputs normal(0, 1) rounded to their dtype (sinks, slopes and

@@ -16,16 +16,17 @@
 #include "cli/probe.hpp"
 #include "cli/progress.hpp"
 #include "cli/runner.hpp"
+#include "cli/units.hpp"
 
 namespace tessera::cli {
 namespace {
 
-constexpr const char* kTextbook = "cpu.textbook";
 constexpr const char* kReference = "cpu.reference";
 constexpr int kPlanRuns = 201;
 constexpr int kHostRuns = 201;
 constexpr int kMaxRunsPerTurn = 1000;
 constexpr int kSamplesPerTurn = 4;
+constexpr int kQueuedRuns = 16;  // calls of a host time that a stream takes without waiting
 
 struct Contender {
   std::unique_ptr<Runner> runner;
@@ -54,22 +55,30 @@ double plan_seconds(tessera_problem problem, const std::string& kernel) {
   return median(times);
 }
 
-// A run's own overhead: the same row on one query and one key, where nothing else takes time. 0 where it refuses that.
+// What a run takes of the host: on the CPU the same row on one query and one key, where nothing else takes time, on a
+// device the call alone, on a stream that has room. 0 where the row refuses one query.
 double host_seconds(const Request& request, const std::string& kernel) {
   tessera_problem tiny;
   tessera_problem_init(&tiny, sizeof tiny);
   const int32_t dtype = request.problem.q.dtype;
-  const std::string text = fmt::format("{} b1 hq1 hkv1 sq1 sk1 d8 threads=1", core::dtype_name(dtype));
+  const bool on_device = request.problem.device >= 0;
+  const std::string text =
+      fmt::format("{} b1 hq1 hkv1 sq1 sk1 d8 threads=1 {}", core::dtype_name(dtype), on_device ? "cuda" : "cpu");
   core::TextExtras extras;
   if (core::parse_problem(text, &tiny, &extras, nullptr) != TESSERA_OK) return 0;
   tiny.isa = request.problem.isa;
   const Candidate candidate = find_row(tiny, kernel.c_str());
   if (candidate.refused() || request.problem.pass != TESSERA_FORWARD) return 0;
   const baselines::OperandSet operands = baselines::make_operands(tiny, extras);
-  Runner runner(candidate.plan, operands.tensors);
+  const Place place(operands, false);
+  Runner runner(candidate.plan, place);
   std::vector<double> times;
   times.reserve(kHostRuns);
-  for (int i = 0; i < kHostRuns; ++i) times.push_back(runner.run());
+  for (int i = 0; i < kHostRuns; ++i) {
+    if (on_device && i % kQueuedRuns == 0) place.clock().synchronize();
+    times.push_back(on_device ? runner.call_seconds() : runner.run());
+  }
+  if (on_device) place.clock().synchronize();
   return median(times);
 }
 
@@ -83,11 +92,11 @@ class Bench {
     const bool all = candidates.size() > 1;
     // The judge is a plain loop: of every row it would take nearly all the time.
     if (all) std::erase_if(candidates, [](const Candidate& c) { return is_named(c, kReference); });
+    const char* textbook = textbook_of(request.problem);
     const bool has_textbook =
-        std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return is_named(c, kTextbook); });
+        std::any_of(candidates.begin(), candidates.end(), [&](const Candidate& c) { return is_named(c, textbook); });
     const bool any = std::any_of(candidates.begin(), candidates.end(), [](const Candidate& c) { return !c.refused(); });
-    if (any && options_.baseline && !has_textbook && request.problem.device < 0)
-      candidates.push_back(find_row(request.problem, kTextbook));
+    if (any && options_.baseline && !has_textbook) candidates.push_back(find_row(request.problem, textbook));
     std::vector<BenchRow> rows;
     if (!any) {
       for (const Candidate& candidate : candidates) *exit_code = worse_exit(*exit_code, candidate.exit_code);
@@ -107,8 +116,11 @@ class Bench {
     row.kernel = candidate.kernel;
     row.reason = candidate.full_reason();
     row.refusal_text = candidate.refusal_text();
-    row.baseline = is_named(candidate, kTextbook);
-    row.device = request.problem.device < 0 ? core::cpu_info().name : "";
+    row.baseline = is_named(candidate, textbook_of(request.problem));
+    const char* absent = nullptr;
+    const core::DeviceInfo* device =
+        request.problem.device < 0 ? &core::cpu_info() : core::cuda_info(request.problem.device, &absent);
+    row.device = device != nullptr ? device->name : "";
     return row;
   }
 
@@ -117,19 +129,32 @@ class Bench {
       if (!candidate.refused()) require_memory(candidate.plan.problem);
     progress_.show(fmt::format("{}: operands", request.text));
     const baselines::OperandSet operands = baselines::make_operands(request.problem, request.extras);
+    const Place place(operands, true);
     std::vector<Contender> contenders;
     for (const Candidate& candidate : candidates) {
       if (candidate.refused()) {
         rows->push_back(refused_row(request, candidate));
         continue;
       }
-      const Candidate planned = find_row(operands.problem, candidate.kernel.c_str());
+      Candidate planned = find_row(operands.problem, candidate.kernel.c_str());
       if (planned.refused()) throw Failure{planned.exit_code, planned.reason};
-      contenders.push_back({std::make_unique<Runner>(planned.plan, operands.tensors), {}, {}});
+      try {
+        contenders.push_back({std::make_unique<Runner>(planned.plan, place), {}, {}});
+      } catch (const std::bad_alloc&) {
+        // The textbook's scores may be too large for a device that runs the kernels with ease.
+        if (!is_named(candidate, textbook_of(request.problem))) throw;
+        planned.reason = fmt::format("needs a workspace of {}, which the device has not free",
+                                     bytes_text(static_cast<double>(planned.plan.launch.workspace_bytes)));
+        rows->push_back(refused_row(request, planned));
+      }
     }
     if (contenders.empty()) return;
-    ColdCaches caches(operands, exact_work(contenders.front().runner->plan().problem, operands.tensors));
-    take_turns(request, &caches, &contenders);
+    if (place.on_device()) {
+      take_device_turns(request, &contenders);
+    } else {
+      ColdCaches caches(operands, exact_work(contenders.front().runner->plan().problem, operands.tensors));
+      take_turns(request, &caches, &contenders);
+    }
     fill_rows(request, operands, &contenders);
     for (Contender& contender : contenders) rows->push_back(std::move(contender.row));
     std::stable_partition(rows->begin(), rows->end(), [](const BenchRow& row) { return !row.baseline; });
@@ -145,11 +170,38 @@ class Bench {
       peaks_.bytes_per_second = probe_read_bandwidth(threads);
       bandwidth_threads_ = threads;
     }
+    rotate(
+        request, contenders, [&](Runner* runner) { return runner->run(caches->next()); },
+        [&] {
+          for (int i = 0; i < kSamplesPerTurn; ++i) probe.sample();
+        });
+    peaks_.flops_per_second = probe.flops_per_second();
+    peaks_.fma_text = probe.text();
+    peaks_.unit = probe.unit();
+    peaks_.stated = false;
+  }
+
+  // The bounds are the device's own: its tensor cores at the clock it states, and its memory.
+  void take_device_turns(const Request& request, std::vector<Contender>* contenders) {
+    const core::DeviceInfo& device = *contenders->front().runner->plan().device;
+    peaks_.flops_per_second = device.peak_16bit;
+    peaks_.bytes_per_second = device.bandwidth;
+    peaks_.unit = "tensor cores";
+    peaks_.stated = true;
+    peaks_.fma_text = fmt::format("tensor cores {}", rate_text(device.peak_16bit));
+    bandwidth_threads_ = 0;
+    rotate(
+        request, contenders, [](Runner* runner) { return runner->run(); }, [] {});
+  }
+
+  // Two first runs of each, then rounds in random order; `between` comes before each turn.
+  template <class Run, class Between>
+  void rotate(const Request& request, std::vector<Contender>* contenders, Run run, Between between) {
     std::vector<int> runs;  // in one turn
     for (Contender& contender : *contenders) {
       progress_.show(fmt::format("{}: first run of {}", request.text, contender.runner->plan().entry->name));
-      contender.runner->run(caches->next());
-      const double once = contender.runner->run(caches->next());
+      run(contender.runner.get());
+      const double once = run(contender.runner.get());
       const double turn = options_.seconds / (options_.rounds * static_cast<double>(contenders->size()));
       runs.push_back(static_cast<int>(std::clamp(turn / std::max(once, 1e-7), 1.0, double{kMaxRunsPerTurn})));
     }
@@ -159,20 +211,18 @@ class Bench {
       progress_.show(fmt::format("{}: round {} of {}", request.text, round + 1, options_.rounds));
       std::shuffle(order.begin(), order.end(), random_);
       for (const size_t index : order) {
-        for (int i = 0; i < kSamplesPerTurn; ++i) probe.sample();
+        between();
         for (int i = 0; i < runs[index]; ++i)
-          (*contenders)[index].times.push_back((*contenders)[index].runner->run(caches->next()));
+          (*contenders)[index].times.push_back(run((*contenders)[index].runner.get()));
       }
     }
-    peaks_.flops_per_second = probe.flops_per_second();
-    peaks_.fma_text = probe.text();
-    peaks_.unit = probe.unit();
   }
 
   void fill_rows(const Request& request, const baselines::OperandSet& operands, std::vector<Contender>* contenders) {
     double textbook = 0;
     for (Contender& contender : *contenders)
-      if (std::strcmp(contender.runner->plan().entry->name, kTextbook) == 0) textbook = median(contender.times);
+      if (std::strcmp(contender.runner->plan().entry->name, textbook_of(request.problem)) == 0)
+        textbook = median(contender.times);
     for (Contender& contender : *contenders) {
       const core::Plan& plan = contender.runner->plan();
       const core::Work work = exact_work(plan.problem, operands.tensors);
@@ -180,7 +230,7 @@ class Bench {
       row.problem = request.text;
       row.kernel = plan.entry->name;
       row.device = plan.device->name;
-      row.baseline = row.kernel == kTextbook;
+      row.baseline = row.kernel == textbook_of(request.problem);
       row.seconds_median = median(contender.times);
       const auto [low, high] = std::minmax_element(contender.times.begin(), contender.times.end());
       row.seconds_min = *low;

@@ -9,11 +9,13 @@
 
 namespace tessera::cli {
 
-// The peaks of this process, probed once for each thread count and sampled again with every problem.
+// The peaks of this process: probed once for each thread count and sampled again with every problem, or what a GPU
+// states of itself.
 struct Peaks {
   double flops_per_second = 0, bytes_per_second = 0;
   std::string fma_text;
   const char* unit = "FMA";  // whose peak flops_per_second is
+  bool stated = false;       // by the device, not probed
 };
 
 // One kernel on one problem.

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "baselines/device_memory.hpp"
 #include "cli/bench.hpp"
 #include "cli/failure.hpp"
 #include "cli/units.hpp"
@@ -89,8 +90,8 @@ std::string bench_text(const std::vector<BenchRow>& rows, const Peaks& peaks) {
   std::string text = rows.front().problem + '\n';
   if (cells.size() > 1) text += table_text(cells);
   if (cells.size() > 1)
-    text += fmt::format("{}{}probed peaks: {}, read {:.1f} GB/s\n", overhead, overhead.empty() ? "  " : "; ",
-                        peaks.fma_text, peaks.bytes_per_second * 1e-9);
+    text += fmt::format("{}{}{} peaks: {}, read {:.1f} GB/s\n", overhead, overhead.empty() ? "  " : "; ",
+                        peaks.stated ? "stated" : "probed", peaks.fma_text, peaks.bytes_per_second * 1e-9);
   return text + refused;
 }
 
@@ -98,7 +99,8 @@ std::string result_file_text(const std::vector<BenchRow>& rows, const Peaks& pea
   Json file;
   file["device"] = rows.empty() ? "" : rows.front().device;
   file["host"] = cpuinfo("model name");
-  file["driver"] = nullptr;
+  const std::string driver = cuda ? baselines::driver_version() : "";
+  file["driver"] = driver.empty() ? Json(nullptr) : Json(driver);
   file["clocks"] = {{"cpu_mhz", cpuinfo("cpu MHz")},
                     {"probed_flops_per_s", positive(peaks.flops_per_second)},
                     {"probed_read_bytes_per_s", positive(peaks.bytes_per_second)},

@@ -1,5 +1,6 @@
 // `tessera check`: what a kernel writes against the float64 judge, on operands made from text or on tensors from files.
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "baselines/operands.hpp"
 #include "cli/check.hpp"
@@ -62,21 +63,32 @@ int exit_of_outcomes(const std::vector<Outcome>& outcomes) {
 
 namespace {
 
-// Runs every candidate on the same operands. `reset` poisons the outputs, `intact` looks at the canaries.
-template <class Reset, class Intact>
+// What is known before it runs.
+Outcome outcome_of(const std::string& text, const Candidate& candidate) {
+  return {text, candidate.kernel, candidate.full_reason(), candidate.refusal_text(), candidate.exit_code, {}};
+}
+
+// Runs every candidate on the same operands, which `make_place` puts where it runs. `reset` poisons the outputs,
+// `intact` looks at the canaries.
+template <class MakePlace, class Reset, class Intact>
 std::vector<Outcome> check_candidates(const std::string& text, const std::vector<Candidate>& candidates,
-                                      const tessera_tensors& tensors, Reset reset, Intact intact) {
+                                      const tessera_tensors& tensors, MakePlace make_place, Reset reset,
+                                      Intact intact) {
   Progress progress;
   std::vector<Outcome> outcomes;
   baselines::Results exact, naive;
   bool judged = false;
+  std::optional<Place> place;
   for (const Candidate& candidate : candidates) {
-    Outcome outcome{text, candidate.kernel, candidate.full_reason(), candidate.refusal_text(), candidate.exit_code, {}};
+    Outcome outcome = outcome_of(text, candidate);
     if (!candidate.refused()) {
       const core::Problem& problem = candidate.plan.problem;
+      if (!place) place.emplace(make_place());
       reset();
       progress.show(fmt::format("{}: {}", text, candidate.kernel));
-      Runner(candidate.plan, tensors).run();
+      place->upload();
+      Runner(candidate.plan, *place).run();
+      place->download();
       if (!judged) {
         progress.show(fmt::format("{}: float64 reference", text));
         exact = baselines::reference(problem, tensors, baselines::Precision::exact, machine_threads());
@@ -116,11 +128,10 @@ int check_request(const Request& request, bool json) {
     const baselines::OperandSet operands = baselines::make_operands(request.problem, request.extras);
     // The operands fix totals and strides that the text left open: plan again for what is in memory.
     outcomes = check_candidates(
-        request.text, find_candidates(operands.problem), operands.tensors, [&] { operands.poison_outputs(); },
-        [&] { return operands.canaries_intact(); });
+        request.text, find_candidates(operands.problem), operands.tensors, [&] { return Place(operands, false); },
+        [&] { operands.poison_outputs(); }, [&] { return operands.canaries_intact(); });
   } else {
-    outcomes = check_candidates(
-        request.text, candidates, {}, [] {}, [] { return true; });
+    for (const Candidate& candidate : candidates) outcomes.push_back(outcome_of(request.text, candidate));
   }
   return report(request.text, outcomes, json);
 }
@@ -133,7 +144,8 @@ int check_files(const CheckOptions& options) {
     for (const auto& [name, tensor] : job.outputs)
       std::fill_n(tensor.data.data(), tensor.data.bytes(), std::byte{0xff});
   };
-  const auto outcomes = check_candidates(job.text(), candidates, job.tensors, poison, [] { return true; });
+  const auto outcomes = check_candidates(
+      job.text(), candidates, job.tensors, [&] { return Place(job); }, poison, [] { return true; });
   return report(job.text(), outcomes, options.json);
 }
 

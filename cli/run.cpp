@@ -77,7 +77,7 @@ void write_outputs(const FileOptions& files, const Job& job) {
 }
 
 // The forward pass that a backward one needs for o and lse.
-std::optional<Runner> forward_runner(const Job& job) {
+std::optional<Runner> forward_runner(const Job& job, const Place& place) {
   if (job.problem.pass != TESSERA_BACKWARD) return std::nullopt;
   tessera_problem forward = job.problem;
   forward.pass = TESSERA_FORWARD;
@@ -86,7 +86,7 @@ std::optional<Runner> forward_runner(const Job& job) {
   forward.kernel[0] = '\0';
   const Candidate candidate = find_row(forward, nullptr);
   if (candidate.refused()) throw Failure{candidate.exit_code, candidate.full_reason()};
-  return Runner(candidate.plan, job.tensors);
+  return Runner(candidate.plan, place);
 }
 
 double repeated_median(Runner* runner) {
@@ -98,9 +98,11 @@ double repeated_median(Runner* runner) {
   return median(times);
 }
 
-std::vector<std::string> report_row(const std::string& name, Runner* runner, const Job& job, double flops,
-                                    const baselines::Results& exact, const baselines::Results& naive, bool* passed) {
+std::vector<std::string> report_row(const std::string& name, Runner* runner, const Job& job, const Place& place,
+                                    double flops, const baselines::Results& exact, const baselines::Results& naive,
+                                    bool* passed) {
   const double seconds = repeated_median(runner);
+  place.download();
   const auto comparisons = baselines::compare(runner->plan().problem, job.tensors, &exact, &naive, machine_threads());
   *passed = baselines::worst(comparisons).passed;
   const auto o = std::find_if(comparisons.begin(), comparisons.end(), [](const auto& c) { return c.tensor == "o"; });
@@ -113,7 +115,7 @@ std::vector<std::string> report_row(const std::string& name, Runner* runner, con
 }
 
 // Leaves the chosen kernel's results in the outputs. Returns false when they miss the tolerance.
-bool print_report(const Job& job, Runner* chosen) {
+bool print_report(const Job& job, const Place& place, Runner* chosen) {
   Progress progress;
   progress.show("float64 reference");
   const core::Problem& problem = chosen->plan().problem;
@@ -122,15 +124,15 @@ bool print_report(const Job& job, Runner* chosen) {
   const double flops = exact_work(problem, job.tensors).flops;
   std::vector<std::vector<std::string>> rows = {
       {"method", "kernel", "time", "rate", "error vs float64", "extra memory"}};
-  const Candidate textbook = find_row(job.problem, "cpu.textbook");
+  const Candidate textbook = find_row(job.problem, textbook_of(job.problem));
   bool passed = true, textbook_passed = true;
   if (!textbook.refused()) {
     progress.show("textbook baseline");
-    Runner runner(textbook.plan, job.tensors);
-    rows.push_back(report_row("textbook", &runner, job, flops, exact, naive, &textbook_passed));
+    Runner runner(textbook.plan, place);
+    rows.push_back(report_row("textbook", &runner, job, place, flops, exact, naive, &textbook_passed));
   }
   progress.show(chosen->plan().entry->name);
-  rows.push_back(report_row("tessera", chosen, job, flops, exact, naive, &passed));
+  rows.push_back(report_row("tessera", chosen, job, place, flops, exact, naive, &passed));
   progress.clear();
   fmt::print("problem {}\n\n{}", job.text(), table_text(rows));
   if (textbook.refused()) fmt::print("  textbook baseline refused: {}\n", textbook.reason);
@@ -151,11 +153,13 @@ int run_command(const RunOptions& options) {
   const Candidate candidate = find_row(job.problem, nullptr);
   if (candidate.refused()) throw Failure{candidate.exit_code, candidate.full_reason()};
   check_writable(options.files);
-  std::optional<Runner> forward = forward_runner(job);
+  const Place place(job);
+  std::optional<Runner> forward = forward_runner(job, place);
   if (forward) forward->run();
-  Runner runner(candidate.plan, job.tensors);
+  Runner runner(candidate.plan, place);
   const double seconds = runner.run();
-  const bool passed = !options.report || print_report(job, &runner);
+  place.download();
+  const bool passed = !options.report || print_report(job, place, &runner);
   write_outputs(options.files, job);
   if (!options.report) {
     const core::Work work = exact_work(candidate.plan.problem, job.tensors);

@@ -132,13 +132,80 @@ std::vector<Candidate> find_candidates(const tessera_problem& problem) {
   return candidates;
 }
 
-Runner::Runner(const core::Plan& plan, const tessera_tensors& tensors)
-    : plan_(plan), tensors_(tensors), workspace_(static_cast<size_t>(plan.launch.workspace_bytes), false) {}
+void Place::prepare(const tessera_problem& problem, bool cold) {
+  if (problem.device < 0) return;
+  const char* reason = nullptr;
+  const core::DeviceInfo* device = core::cuda_info(problem.device, &reason);
+  const size_t flush_bytes = cold && device != nullptr ? 2 * static_cast<size_t>(device->l2_bytes) : 0;
+  mirror_ = std::make_unique<baselines::Mirror>(problem.device);
+  clock_ = std::make_unique<baselines::DeviceClock>(problem.device, flush_bytes);
+}
+
+void Place::finish(const tessera_tensors& host) {
+  tensors_ = host;
+  if (!on_device()) return;
+  tensors_ = mirror_->translate(host);
+  upload();
+}
+
+Place::Place(const baselines::OperandSet& set, bool cold) {
+  prepare(set.problem, cold);
+  if (on_device()) set.add_to(mirror_.get());
+  finish(set.tensors);
+}
+
+Place::Place(const Job& job) {
+  prepare(job.problem, false);
+  if (on_device()) {
+    for (const auto* tensors : {&job.inputs, &job.outputs})
+      for (const auto& [name, tensor] : *tensors) mirror_->add(tensor.data.data(), tensor.data.bytes());
+  }
+  finish(job.tensors);
+}
+
+void Place::upload() const {
+  if (on_device()) mirror_->upload();
+}
+
+void Place::download() const {
+  if (on_device()) mirror_->download();
+}
+
+Runner::Runner(const core::Plan& plan, const Place& place) : plan_(plan), place_(&place) {
+  const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);
+  if (place.on_device()) {
+    device_workspace_ = baselines::DeviceBuffer(plan.problem.device, bytes);
+  } else {
+    workspace_ = AlignedBytes(bytes, false);
+  }
+}
+
+int Runner::call(const tessera_tensors& tensors, tessera_status* status) const {
+  if (!place_->on_device())
+    return core::run_plan(plan_, &tensors, workspace_.data(), workspace_.bytes(), nullptr, status);
+  const tessera_exec exec{sizeof exec, place_->clock().stream(), nullptr};
+  return core::run_plan(plan_, &tensors, device_workspace_.data(), device_workspace_.bytes(), &exec, status);
+}
 
 double Runner::run(const tessera_tensors& tensors) {
   tessera_status status;
+  int code = TESSERA_OK;
+  double seconds = 0;
+  if (place_->on_device()) {
+    seconds = place_->clock().seconds([&] { code = call(tensors, &status); });
+  } else {
+    const double begin = now();
+    code = call(tensors, &status);
+    seconds = now() - begin;
+  }
+  require_ok(code, status);
+  return seconds;
+}
+
+double Runner::call_seconds() {
+  tessera_status status;
   const double begin = now();
-  const int code = core::run_plan(plan_, &tensors, workspace_.data(), workspace_.bytes(), nullptr, &status);
+  const int code = call(place_->tensors(), &status);
   const double seconds = now() - begin;
   require_ok(code, status);
   return seconds;
@@ -178,6 +245,10 @@ void require_memory(const core::Problem& problem) {
   if (needed > present)
     throw Failure{kDeviceError, fmt::format("out of memory: operands and reference need about {}, this machine has {}",
                                             bytes_text(needed), bytes_text(present))};
+}
+
+const char* textbook_of(const tessera_problem& problem) {
+  return problem.device < 0 ? "cpu.textbook" : "cuda.textbook";
 }
 
 int machine_threads() { return std::max(1, core::cpu_info().units); }

@@ -1,0 +1,51 @@
+// libtessera_baselines.so: the baselines' rows behind a C interface, so that a process without our C++ (a benchmark in
+// Python) times them on the operands and in the process of everything else. Never installed.
+#include <new>
+
+#include "baselines/kernels.hpp"
+#include "status.hpp"
+#include "tessera/tessera.h"
+
+#define BASELINE_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using tessera::core::Plan;
+
+template <class Body>
+int guarded(tessera_status* status, Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return tessera::core::fail(status, TESSERA_OUT_OF_MEMORY, "out of host memory");
+  } catch (...) {
+    return tessera::core::fail(status, TESSERA_INTERNAL, "internal error: an unexpected exception");
+  }
+}
+
+}  // namespace
+
+// As tessera_plan_create, with the baselines among the rows that problem->kernel may name ("cuda.textbook").
+// *plan: to be destroyed by tessera_baseline_destroy, NULL on failure. *workspace: bytes that a run needs.
+BASELINE_API int tessera_baseline_create(const tessera_problem* problem, void** plan, size_t* workspace,
+                                         tessera_status* status) {
+  *plan = nullptr;
+  return guarded(status, [&] {
+    Plan made{};
+    const int code = tessera::core::make_plan(*problem, tessera::baselines::kernels(), &made, status);
+    if (code != TESSERA_OK) return code;
+    *workspace = static_cast<size_t>(made.launch.workspace_bytes);
+    *plan = new Plan(made);
+    return code;
+  });
+}
+
+// As tessera_plan_run.
+BASELINE_API int tessera_baseline_run(const void* plan, const tessera_tensors* tensors, void* workspace, size_t bytes,
+                                      const tessera_exec* exec, tessera_status* status) {
+  return guarded(status, [&] {
+    return tessera::core::run_plan(*static_cast<const Plan*>(plan), tensors, workspace, bytes, exec, status);
+  });
+}
+
+BASELINE_API void tessera_baseline_destroy(void* plan) { delete static_cast<Plan*>(plan); }
