@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# The whole GPU round on a machine with a device, in under ten minutes: tests, sanitizers on small cases, bench beside
-# PyTorch, and a short table at the end. It needs what was built (tessera_tests, libtessera.so), the driver and, for the
-# bench, a python3 with torch. Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]      parts: GPU_CHECK="tests sanitizers bench"
+# The whole GPU round on a machine with a device, in about five minutes: tests, sanitizers on small cases, the command
+# line, the bench beside PyTorch, and a short table at the end. Nothing is built: it needs what was (tessera,
+# tessera_tests, libtessera.so, libtessera_baselines.so in one folder), the driver, compute-sanitizer for the sanitizers
+# and a python3 with torch for the bench.
+# Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]   parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big"
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
 output=${2:-$build_dir/gpu_check}
 mkdir -p "$output"
-parts=${GPU_CHECK:-tests sanitizers bench}
+parts=${GPU_CHECK:-tests sanitizers cli bench}
 failures=0
 summary=()
 
@@ -16,42 +18,73 @@ find_cublas='import nvidia, pathlib
 print(next(str(f.parent) for p in nvidia.__path__ for f in pathlib.Path(p).rglob("libcublas.so.13")))'
 cublas=$(python3 -c "$find_cublas" 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:${cublas:-/usr/local/cuda/lib64}
+[ -d "$source_dir/tests/data" ] && export TESSERA_TEST_DATA=$source_dir/tests/data
+export TESSERA_LIBRARY=$build_dir/libtessera.so PYTHONPATH=$source_dir/python PYTHONUNBUFFERED=1
 
-# step NAME SECONDS COMMAND...: runs it under a time limit, keeps its log, adds a line to the summary
-step() {
-  local name=$1 limit=$2 begin=$SECONDS code=0
+# start NAME SECONDS COMMAND...: runs it in the background under a time limit, its log and its verdict in files.
+start() {
+  local name=$1 limit=$2
   shift 2
-  printf '== %s\n' "$name"
-  timeout -s KILL "$limit" "$@" >"$output/$name.log" 2>&1 || code=$?
-  if [ $code -ne 0 ]; then
-    failures=$((failures + 1))
-    tail -n 25 "$output/$name.log"
-  fi
-  local verdict=passed last
-  [ $code -eq 0 ] || verdict="rc $code"
-  last=$(grep -E '^\[  (PASSED|FAILED)|ERROR SUMMARY|RACECHECK SUMMARY' "$output/$name.log" | tail -n 1)
-  summary+=("$(printf '%-22s %-8s %4d s  %s' "$name" "$verdict" $((SECONDS - begin)) "$last")")
+  {
+    local begin=$SECONDS code=0
+    timeout -s KILL "$limit" "$@" >"$output/$name.log" 2>&1 || code=$?
+    printf '%d %d\n' "$code" $((SECONDS - begin)) >"$output/$name.result"
+  } &
+}
+
+# finish NAME...: waits for all that was started, then adds a line a name to the summary; the log's end where it failed.
+finish() {
+  wait
+  local name code seconds last
+  for name in "$@"; do
+    read -r code seconds <"$output/$name.result"
+    if [ "$code" -ne 0 ]; then
+      failures=$((failures + 1))
+      printf '== %s\n' "$name"
+      grep -E '^\[  FAILED|Failure$|^========= (Error|Invalid|Race|Uninit)' "$output/$name.log" | head -n 20
+      tail -n 15 "$output/$name.log"
+    fi
+    last=$(grep -E '^\[  (PASSED|FAILED)|^\[==.* ran|ERROR SUMMARY|RACECHECK SUMMARY' "$output/$name.log" | tail -n 1)
+    [ "$code" -eq 0 ] && code=passed || code="rc $code"
+    summary+=("$(printf '%-12s %-8s %4d s  %s' "$name" "$code" "$seconds" "$last")")
+  done
 }
 
 tests=$build_dir/tessera_tests
-if [[ $parts == *tests* ]]; then
-  step tests 240 "$tests" '--gtest_filter=*Gpu*-*Big*'
-fi
-if [[ $parts == *sanitizers* ]]; then
-  small='Words/GpuForward.MatchesTheJudge/*:Layouts/*:Splits/*:GpuRun.EmptyProblemsRun:GpuRun.WildMetadataStaysInside'
-  for tool in memcheck racecheck initcheck; do
-    step "$tool" 100 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" "--gtest_filter=$small"
+# tests NAME FILTER: the judge is a plain loop on the CPU, so the suites are cut into parts that run at once.
+tests() {
+  local name=$1 filter=$2 shards=8 shard names=()
+  for ((shard = 0; shard < shards; ++shard)); do
+    names+=("$name$shard")
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard start "$name$shard" 240 "$tests" "--gtest_filter=$filter"
   done
+  finish "${names[@]}"
+}
+if [[ $parts == *tests* ]]; then tests tests '*Gpu*-*Gpu*Big.*'; fi
+if [[ $parts == *big* ]]; then tests big '*Gpu*Big.*'; fi
+if [[ $parts == *sanitizers* ]]; then
+  for tool in memcheck racecheck initcheck; do
+    start "$tool" 100 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" '--gtest_filter=GpuSanitizer.*'
+  done
+  finish memcheck racecheck initcheck
+fi
+if [[ $parts == *cli* ]]; then
+  start check 60 "$build_dir/tessera" check 'bf16 b2 hq8 hkv2 sq1000 d128 causal cuda kernel=*' \
+    'f16 b4 hq8 hkv2 sq1 sk2000 d64 paged=16 pages=shuffled lens=longtail splits=4 cuda'
+  finish check
+  start cli 60 "$build_dir/tessera" bench --seconds 1 'bf16 b4 hq16 sq4096 d128 causal cuda'
+  finish cli
+  cat "$output/check.log" "$output/cli.log"
 fi
 if [[ $parts == *bench* ]]; then
-  export PYTHONPATH=$source_dir/python TESSERA_LIBRARY=$build_dir/libtessera.so PYTHONUNBUFFERED=1
-  step bench 200 python3 -m tessera.bench --suite forward --out "$output/forward.json"
+  start bench 200 python3 -m tessera.bench --suite forward --out "$output/forward.json"
+  finish bench
   if [ -s "$output/forward.json" ]; then
-    cat "$output/bench.log"
     python3 -m tessera.bench --draw "$output/forward.json" "$output/forward.png"
+    python3 -m tessera.bench --table "$output/forward.json"
   fi
 fi
 
-printf '\n%-22s %-8s %6s\n' step result time
+printf '\n%-12s %-8s %6s\n' step result time
 printf '%s\n' "${summary[@]}"
 exit $((failures > 0))

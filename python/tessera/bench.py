@@ -3,11 +3,13 @@
     python -m tessera.bench PROBLEM...                 problem text: "fwd bf16 b4 hq16 sq4096 d128 causal cuda"
     python -m tessera.bench --suite forward --out F    16k tokens, hidden 2048, d 64, 128, 256, N 512 to 16384
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
+    python -m tessera.bench --table RESULTS            the same against FlashAttention-2 in a few lines
 
 Every candidate runs in this process on the same random tensors. Rounds visit the candidates in random order, the L2
 cache is overwritten before each sample, samples are timed by events, and medians are kept: a power-limited card favours
-whoever runs after a pause, so only figures of one run compare. `textbook` is two cuBLAS products with S and P in device
-memory. The result file has the keys of `tessera bench --json`, and rms_error of every candidate against float64.
+whoever runs after a pause, so only figures of one run compare. `textbook` is the baseline cuda.textbook: two cuBLAS
+products around a softmax kernel, S and P in device memory, from libtessera_baselines.so beside the library. The result
+file has the keys of `tessera bench --json`, and rms_error of every candidate against float64.
 """
 
 from __future__ import annotations
@@ -113,25 +115,16 @@ def sdpa(case: Case, backend: SDPBackend) -> Callable[[], torch.Tensor]:
     return call
 
 
-def textbook(case: Case) -> Callable[[], torch.Tensor]:
-    """S = q k^T, P = softmax(S), o = P v, each in device memory."""
-    p = case.problem
-    q, k, v = case.transposed()
-    group = p.heads_q // p.heads_kv
-    if group > 1:
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    hidden = None
-    if case.causal:
-        offset = p.seqlen_k - p.seqlen_q
-        hidden = torch.ones(p.seqlen_q, p.seqlen_k, dtype=torch.bool, device=q.device).triu(offset + 1)
+def tensors_of(case: Case, o: torch.Tensor, lse: torch.Tensor) -> _c.Tensors:
+    tensors = _c.Tensors()
+    tensors.size = ctypes.sizeof(_c.Tensors)
+    for name, tensor in {"q": case.q, "k": case.k, "v": case.v, "o": o, "lse": lse}.items():
+        setattr(tensors, name, tensor.data_ptr())
+    return tensors
 
-    def call() -> torch.Tensor:
-        scores = (q * p.head_dim_qk**-0.5) @ k.transpose(-1, -2)
-        if hidden is not None:
-            scores.masked_fill_(hidden, float("-inf"))
-        return (torch.softmax(scores, -1) @ v).transpose(1, 2)
 
-    return call
+def workspace_of(case: Case, size: int) -> torch.Tensor | None:
+    return torch.empty(size, dtype=torch.uint8, device=case.q.device) if size else None
 
 
 class Runner:
@@ -142,12 +135,8 @@ class Runner:
         self.plan = Plan(case.problem)
         self.plan_seconds = time.perf_counter() - begin
         self.case = case
-        size = self.plan.workspace_bytes
-        self.workspace = torch.empty(size, dtype=torch.uint8, device=case.q.device) if size else None
-        t = self.tensors = _c.Tensors()
-        t.size = ctypes.sizeof(_c.Tensors)
-        for name in ("q", "k", "v", "o", "lse"):
-            setattr(t, name, getattr(case, name).data_ptr())
+        self.workspace = workspace_of(case, self.plan.workspace_bytes)
+        self.tensors = tensors_of(case, case.o, case.lse)
         self.exec = _c.Exec(ctypes.sizeof(_c.Exec), None, None)
         self.status = _c.Status()
 
@@ -181,6 +170,57 @@ class Runner:
             samples.append(time.perf_counter() - begin)
         torch.cuda.synchronize()
         return statistics.median(samples)
+
+
+class Baselines:
+    """libtessera_baselines.so: rows that the library does not hold, planned and run as its own."""
+
+    def __init__(self) -> None:
+        path = Path(os.environ.get("TESSERA_BASELINES") or _c.library_path.with_name("libtessera_baselines.so"))
+        self.lib = lib = ctypes.CDLL(str(path))
+        pointer = ctypes.c_void_p
+        size = ctypes.POINTER(ctypes.c_size_t)
+        lib.tessera_baseline_create.argtypes = [pointer, ctypes.POINTER(pointer), size, pointer]
+        lib.tessera_baseline_run.argtypes = [pointer, pointer, pointer, ctypes.c_size_t, pointer, pointer]
+        lib.tessera_baseline_destroy.argtypes = [pointer]
+        lib.tessera_baseline_destroy.restype = None
+
+
+class Textbook:
+    """cuda.textbook on a case, with outputs and a workspace of its own. RuntimeError where it refuses."""
+
+    def __init__(self, baselines: Baselines, case: Case):
+        self.lib, self.case, self.status = baselines.lib, case, _c.Status()
+        self.o, self.lse = torch.full_like(case.o, float("nan")), torch.full_like(case.lse, float("nan"))
+        self.handle, size = ctypes.c_void_p(), ctypes.c_size_t()
+        problem = Problem.from_buffer_copy(case.problem)
+        problem.kernel = b"cuda.textbook"
+        self.check(
+            self.lib.tessera_baseline_create(
+                ctypes.byref(problem), ctypes.byref(self.handle), ctypes.byref(size), ctypes.byref(self.status)
+            )
+        )
+        self.workspace_bytes = size.value
+        self.workspace = workspace_of(case, size.value)
+        self.tensors = tensors_of(case, self.o, self.lse)
+        self.exec = _c.Exec(ctypes.sizeof(_c.Exec), None, None)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self.lib.tessera_baseline_destroy(self.handle)
+
+    def check(self, code: int) -> None:
+        if code:
+            raise RuntimeError(self.status.message.decode())
+
+    def __call__(self) -> torch.Tensor:
+        self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
+        workspace = self.workspace.data_ptr() if self.workspace is not None else None
+        tensors, options, status = ctypes.byref(self.tensors), ctypes.byref(self.exec), ctypes.byref(self.status)
+        self.check(
+            self.lib.tessera_baseline_run(self.handle, tensors, workspace, self.workspace_bytes, options, status)
+        )
+        return self.o
 
 
 def exact(case: Case, heads: int) -> torch.Tensor:
@@ -230,9 +270,12 @@ def candidates_of(case: Case, runner: Runner) -> dict[str, Callable[[], torch.Te
     for name, backend in BACKENDS.items():
         if name != "math" or 2 * case.score_bytes() <= LARGEST_SCORES:
             calls[name] = sdpa(case, backend)
-    if case.score_bytes() <= LARGEST_SCORES:
-        calls["textbook"] = textbook(case)
     working = {}
+    if 3 * case.score_bytes() <= 2 * LARGEST_SCORES:  # S in 4 bytes, P in 2
+        try:
+            calls["textbook"] = Textbook(Baselines(), case)
+        except (OSError, RuntimeError) as error:
+            print(f"  textbook left out: {str(error).splitlines()[0]}", file=sys.stderr)
     for name, call in calls.items():
         try:
             call()
@@ -249,7 +292,7 @@ def measure(text: str, rounds: int, samples: int, errors: bool) -> dict[str, Any
     case = Case(text)
     runner = Runner(case)
     calls = candidates_of(case, runner)
-    memory = {name: extra_memory(call) for name, call in calls.items()}
+    memory = {name: extra_memory(call) + getattr(call, "workspace_bytes", 0) for name, call in calls.items()}
     rms = {}
     if errors:
         heads = min(2, case.problem.heads_q)
@@ -304,15 +347,16 @@ def measure(text: str, rounds: int, samples: int, errors: bool) -> dict[str, Any
 
 
 def sources_sha256() -> str | None:
-    """Of the CUDA sources beside this package, in order of their names."""
-    root = Path(__file__).resolve().parents[2] / "src" / "cuda"
-    files = sorted(path for path in root.rglob("*") if path.is_file())
+    """The hash of the CUDA kernels' sources that cli/build_info.cmake prints, from the tree that holds this package."""
+    root = Path(__file__).resolve().parents[2]
+    shared = ("src/semantics.hpp", "src/score.hpp", "src/sequence.hpp")
+    files = [path for path in (root / "src" / "cuda").rglob("*") if path.is_file()]
     if not files:
         return None
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+    files += [root / name for name in shared if (root / name).is_file()]
+    paths = sorted(path.relative_to(root).as_posix() for path in files)
+    lines = "".join(f"{hashlib.sha256((root / path).read_bytes()).hexdigest()}  {path}\n" for path in paths)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def smi(query: str) -> str:
@@ -352,6 +396,31 @@ def table_line(row: dict[str, Any]) -> str:
     if row["rms_error"] and "flash" in peers:
         cells.append(f"rms {row['rms_error']:.2e} ({row['rms_error'] / peers['flash']['rms_error']:.3f} of flash)")
     return "  ".join(cells)
+
+
+def short_table(results: str) -> str:
+    """A line a head dim and mask: TFLOP/s over FlashAttention-2's by length; what misses 1.0 (d 64 and 128 from N 2048
+    on) or 0.95; and the largest RMS error over FlashAttention-2's."""
+    rows = [row for row in json.loads(Path(results).read_text())["rows"] if "flash" in row["peers"]]
+    lines: dict[str, list[str]] = {}
+    missed, worst_rms, host = [], 0.0, []
+    for row in rows:
+        p, flash = Problem(row["problem"]), row["peers"]["flash"]
+        ratio = row["tflops"] / flash["tflops"]
+        key = f"d {p.head_dim_qk:3d} {'causal' if p.right == 0 else 'full'}"
+        lines.setdefault(key, []).append(f"{p.seqlen_q} {row['tflops']:.0f} ({ratio:.2f})")
+        if ratio < (1.0 if p.seqlen_q >= 2048 and p.head_dim_qk <= 128 else 0.95):
+            missed.append(f"{key} N {p.seqlen_q}: {ratio:.3f}")
+        if row["rms_error"] and flash["rms_error"]:
+            worst_rms = max(worst_rms, row["rms_error"] / flash["rms_error"])
+        host.append(row["host_seconds"])
+    text = ["TFLOP/s by N (over FlashAttention-2)"]
+    text += [f"  {key:12s} " + "  ".join(cells) for key, cells in lines.items()]
+    text.append(f"  below the aim: {'; '.join(missed) or 'none'}")
+    text.append(f"  RMS error at most {worst_rms:.3f} of FlashAttention-2's")
+    if host:
+        text.append(f"  host time of a run through ctypes: {statistics.median(host) * 1e6:.1f} us")
+    return "\n".join(text)
 
 
 def draw(results: str, picture: str) -> None:
@@ -403,7 +472,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-errors", action="store_true", help="leave the comparison with float64 out")
     parser.add_argument("--out", help="result file")
     parser.add_argument("--draw", nargs=2, metavar=("RESULTS", "PICTURE"))
+    parser.add_argument("--table", metavar="RESULTS")
     options = parser.parse_args(arguments)
+    if options.table:
+        print(short_table(options.table))
+        return 0
     if options.draw:
         draw(*options.draw)
         return 0
