@@ -20,6 +20,9 @@ foreach(line IN LISTS lines)
   set(timeout 300)
   if(suite MATCHES "(^|/)DISABLED_")
     continue()
+  elseif(suite MATCHES "Gpu.*Big(/|$)")
+    set(label gpu big)
+    set(timeout 3600)
   elseif(suite MATCHES "Gpu")
     set(label gpu)
     set(timeout 1200)
@@ -32,6 +35,6 @@ foreach(line IN LISTS lines)
   endif()
   add_test(${suite} ${emulator} ${test_binary} --gtest_filter=${suite}.*)
   # Skipped only where nothing passed and nothing failed: then the list of skipped tests ends the output.
-  set_tests_properties(${suite} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
+  set_tests_properties(${suite} PROPERTIES LABELS "${label}" TIMEOUT ${timeout}
     SKIP_REGULAR_EXPRESSION "  PASSED  . 0 tests\\.\n(.  SKIPPED . [^\n]*\n)+$")
 endforeach()

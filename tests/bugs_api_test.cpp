@@ -8,14 +8,14 @@ namespace tessera::test {
 namespace {
 
 Case small_case(int32_t heads_q = 4, int32_t heads_kv = 2) {
-  Case c =
-      Case::dense(TESSERA_F32, {.batch = 2, .seqlen_q = 9, .seqlen_k = 20, .heads_q = heads_q, .heads_kv = heads_kv});
+  Case c = Case::dense(offered(TESSERA_F32),
+                       {.batch = 2, .seqlen_q = 9, .seqlen_k = 20, .heads_q = heads_q, .heads_kv = heads_kv});
   c.randomize(101);
   return c;
 }
 
 // fla-org/flash-linear-attention#1029; pytorch/pytorch#191325, #128690: floor division left heads unwritten.
-TEST(BugApi, HeadCountsThatDoNotDivideAreRefused) {
+TESSERA_SITUATION(BugApi, HeadCountsThatDoNotDivideAreRefused) {
   for (const auto& [heads_q, heads_kv] :
        std::vector<std::pair<int32_t, int32_t>>{{33, 2}, {3, 2}, {2, 4}, {4, 0}, {0, 0}, {8, 3}, {-4, 2}, {4, -2}}) {
     SCOPED_TRACE(::testing::Message() << heads_q << " on " << heads_kv);
@@ -35,15 +35,16 @@ TEST(BugApi, HeadCountsThatDoNotDivideAreRefused) {
 
 // Dao-AILab/flash-attention commits 1a58058a, bc0e4ac0; sgl-project/sglang#26532: a counter in the workspace was not
 // reset, a workspace of another shape was too small.
-TEST(BugApi, OneWorkspaceForManyShapes) {
+TESSERA_SITUATION(BugApi, OneWorkspaceForManyShapes) {
   std::vector<Case> cases;
   size_t largest = 0;
   for (int call = 0; call < 20; ++call) {
-    cases.push_back(Case::dense(call % 2 == 0 ? TESSERA_F32 : TESSERA_BF16, {.batch = 5 - call % 5,
-                                                                             .seqlen_q = 1 + call % 3,
-                                                                             .seqlen_k = 64 * (1 + call % 7) + call,
-                                                                             .heads_q = 4,
-                                                                             .heads_kv = 2}));
+    cases.push_back(
+        Case::dense(call % 2 == 0 ? offered(TESSERA_F32) : TESSERA_BF16, {.batch = 5 - call % 5,
+                                                                          .seqlen_q = 1 + call % 3,
+                                                                          .seqlen_k = 64 * (1 + call % 7) + call,
+                                                                          .heads_q = 4,
+                                                                          .heads_kv = 2}));
     cases.back().randomize(static_cast<uint64_t>(102 + call));
     cases.back().problem.num_splits = call % 4;
   }
@@ -69,8 +70,7 @@ TEST(BugApi, OneWorkspaceForManyShapes) {
       cases[call].o.poison(), cases[call].lse.poison();
       const size_t bytes = tessera_plan_workspace(p.plan);
       tessera_status status{};
-      ASSERT_EQ(tessera_plan_run(p.plan, &p.tensors, workspace.data(), bytes, nullptr, &status), TESSERA_OK)
-          << status.message;
+      ASSERT_EQ(plan_run(p.plan, p.tensors, workspace.data(), bytes, &status), TESSERA_OK) << status.message;
       EXPECT_TRUE(cases[call].o.same_bits(p.o));
       EXPECT_TRUE(cases[call].lse.same_bits(p.lse));
     }
@@ -79,7 +79,7 @@ TEST(BugApi, OneWorkspaceForManyShapes) {
   for (const Prepared& p : prepared) tessera_plan_destroy(p.plan);
 }
 
-TEST(BugApi, WorkspaceOneByteShortIsRefused) {
+TESSERA_SITUATION(BugApi, WorkspaceOneByteShortIsRefused) {
   int tried = 0;
   for (const Row& row : kernel_rows(Rows::library)) {
     SCOPED_TRACE(row.name);
@@ -96,11 +96,10 @@ TEST(BugApi, WorkspaceOneByteShortIsRefused) {
       ++tried;
       const Storage workspace(bytes);
       tessera_status status{};
-      EXPECT_EQ(tessera_plan_run(plan, &tensors, workspace.data(), bytes - 1, nullptr, &status),
-                TESSERA_WORKSPACE_TOO_SMALL);
+      EXPECT_EQ(plan_run(plan, tensors, workspace.data(), bytes - 1, &status), TESSERA_WORKSPACE_TOO_SMALL);
       EXPECT_NE(std::string(status.message).find(std::to_string(bytes)), std::string::npos) << status.message;
       EXPECT_NE(std::string(status.message).find(std::to_string(bytes - 1)), std::string::npos) << status.message;
-      EXPECT_EQ(tessera_plan_run(plan, &tensors, nullptr, bytes, nullptr, &status), TESSERA_INVALID_ARGUMENT);
+      EXPECT_EQ(plan_run(plan, tensors, nullptr, bytes, &status), TESSERA_INVALID_ARGUMENT);
       EXPECT_NE(std::string(status.message).find("workspace"), std::string::npos) << status.message;
       EXPECT_TRUE(c.o.untouched(0, 0, 0, 0));
     }
@@ -161,23 +160,23 @@ TEST(BugApi, DropoutIsRefusedByName) {
 
 // Dao-AILab/flash-attention#1749, #1785, #2750, #2902; koboldcpp#1579: sizes and devices that a build lacks were
 // reported as success. A support query agrees with the call.
-TEST(BugApi, UnsupportedSizesAndDevicesAreRefusedUpFront) {
+TESSERA_SITUATION(BugApi, UnsupportedSizesAndDevicesAreRefusedUpFront) {
   const auto expect_both = [](Case& c, int code, const std::string& word) {
     expect_refused(c, code, word);
     char reasons[4096] = "";
     EXPECT_EQ(tessera_supports(&c.problem, reasons, sizeof reasons), code);
     EXPECT_NE(std::string(reasons).find(word), std::string::npos) << reasons;
   };
-  Case wide = Case::dense(TESSERA_F32, {.seqlen_q = 2, .seqlen_k = 2, .head_dim_qk = 577, .head_dim_v = 64});
+  Case wide = Case::dense(offered(TESSERA_F32), {.seqlen_q = 2, .seqlen_k = 2, .head_dim_qk = 577, .head_dim_v = 64});
   wide.randomize(104);
   expect_both(wide, TESSERA_UNSUPPORTED, "577");
-  Case wide_v = Case::dense(TESSERA_F32, {.seqlen_q = 2, .seqlen_k = 2, .head_dim_qk = 64, .head_dim_v = 513});
+  Case wide_v = Case::dense(offered(TESSERA_F32), {.seqlen_q = 2, .seqlen_k = 2, .head_dim_qk = 64, .head_dim_v = 513});
   wide_v.randomize(105);
   expect_both(wide_v, TESSERA_UNSUPPORTED, "513");
   Case unknown_kernel = small_case();
   tessera_status status{};
-  EXPECT_EQ(run(unknown_kernel, {"cpu.abacus.*", false}, &status), TESSERA_UNSUPPORTED);
-  EXPECT_NE(std::string(status.message).find("cpu.abacus"), std::string::npos) << status.message;
+  EXPECT_EQ(run(unknown_kernel, {"abacus.*", false}, &status), TESSERA_UNSUPPORTED);
+  EXPECT_NE(std::string(status.message).find("abacus"), std::string::npos) << status.message;
   Case no_such_device = small_case();
   no_such_device.problem.device = 1000;
   expect_both(no_such_device, TESSERA_NO_DEVICE, "device");
@@ -187,7 +186,7 @@ TEST(BugApi, UnsupportedSizesAndDevicesAreRefusedUpFront) {
 }
 
 // SKaiNET-developers/SKaiNET#860: a scale of 0 that meant "default".
-TEST(BugApi, AbsentScaleIsTheDefaultAndZeroIsAValue) {
+TESSERA_SITUATION(BugApi, AbsentScaleIsTheDefaultAndZeroIsAValue) {
   Case c = small_case();
   on_every_row(
       c,
@@ -198,7 +197,7 @@ TEST(BugApi, AbsentScaleIsTheDefaultAndZeroIsAValue) {
         EXPECT_TRUE(given.o.same_bits(c.o));
         given.problem.scale = 0;
         run_on(given, c.kernel);
-        for (int64_t i = 0; i < 9; ++i) EXPECT_NEAR(lse_at(given, 0, i, 0), std::log(20.0), 1e-6);
+        for (int64_t i = 0; i < 9; ++i) EXPECT_NEAR(lse_at(given, 0, i, 0), std::log(20.0), lse_slack(1e-6));
       },
       Rows::library);
   for (const double bad : {kInfinity, -kInfinity}) {
@@ -222,8 +221,8 @@ TEST(BugApi, StructsOfUnknownSizeAreRefused) {
 
 // Dao-AILab/flash-attention#970, #876; pytorch/pytorch#187872; vllm-project/vllm-xpu-kernels#479;
 // flashinfer-ai/flashinfer#50: an lse rounded up to tiles, or needed though nobody wants it.
-TEST(BugApi, LseIsExactlyOneNumberARow) {
-  for (const int32_t dtype : kAllTypes)
+TESSERA_SITUATION(BugApi, LseIsExactlyOneNumberARow) {
+  for (const int32_t dtype : offered(kAllTypes))
     for (const int32_t splits : {1, 3}) {
       SCOPED_TRACE(name_of(dtype));
       Case dense = Case::dense(dtype, {.batch = 2, .seqlen_q = 73, .seqlen_k = 200, .heads_q = 3});
@@ -255,7 +254,7 @@ TEST(BugApi, LseIsExactlyOneNumberARow) {
 
 // flashinfer-ai/flashinfer#3125, #4389; kekzl/imp#658; Dao-AILab/flash-attention#1537: errors logged instead of
 // returned.
-TEST(BugApi, NullPointersAreNamed) {
+TESSERA_SITUATION(BugApi, NullPointersAreNamed) {
   Case c = small_case();
   const tessera_tensors good = c.bind();
   const auto refused = [&](auto member, const char* name) {
@@ -290,16 +289,16 @@ TEST(BugApi, NullPointersAreNamed) {
 }
 
 // ModelTC/LightX2V#1031: mixed or unknown dtypes.
-TEST(BugApi, MixedDtypesAreRefused) {
+TESSERA_SITUATION(BugApi, MixedDtypesAreRefused) {
   Case mixed = small_case();
-  mixed.k = Tensor(TESSERA_BF16, mixed.k.dims());
+  mixed.k = Tensor(TESSERA_F16, mixed.k.dims());
   mixed.k.fill(0);
   expect_refused(mixed, TESSERA_INVALID_ARGUMENT, "k");
   Case halves = Case::dense(TESSERA_F16, {.seqlen_q = 4, .seqlen_k = 4});
   halves.v = Tensor(TESSERA_BF16, halves.v.dims());
   halves.randomize(108);
   expect_refused(halves, TESSERA_INVALID_ARGUMENT, "v");
-  Case narrowed = Case::dense(TESSERA_F32, {.seqlen_q = 4, .seqlen_k = 4}, TESSERA_F16);
+  Case narrowed = Case::dense(offered(TESSERA_F32), {.seqlen_q = 4, .seqlen_k = 4}, TESSERA_F16);
   narrowed.randomize(109);
   expect_refused(narrowed, TESSERA_INVALID_ARGUMENT, "o");
   for (const int32_t dtype : {0, 99, -1}) {

@@ -14,7 +14,7 @@ void zero(const Tensor& t) {
 }
 
 // pytorch/pytorch#142228, SandAI-org/MagiAttention#40: more query tiles than a grid dimension allows.
-TEST(BugsBig, MoreQueryTilesThanAGridDimension) {
+TESSERA_SITUATION(BugsBig, MoreQueryTilesThanAGridDimension) {
   constexpr int64_t kQueries = 64 * 65535 + 1;
   Case c = Case::dense(TESSERA_F16, {.seqlen_q = kQueries, .seqlen_k = 8, .head_dim_qk = 16});
   zero(c.q), c.k.fill_random(201);
@@ -25,7 +25,7 @@ TEST(BugsBig, MoreQueryTilesThanAGridDimension) {
 }
 
 // Dao-AILab/flash-attention#2562 at its reported lengths.
-TEST(BugsBig, ZeroLengthQueriesBesideRealKeys) {
+TESSERA_SITUATION(BugsBig, ZeroLengthQueriesBesideRealKeys) {
   for (const int32_t head_dim : {64, 128, 256}) {
     Case c = Case::packed(TESSERA_BF16, {0, 0, 1208, 2048, 2048}, {0, 2538, 4280, 5120, 8192},
                           {.heads_q = 4, .heads_kv = 1, .head_dim_qk = head_dim});
@@ -36,7 +36,7 @@ TEST(BugsBig, ZeroLengthQueriesBesideRealKeys) {
 }
 
 // Dao-AILab/flash-attention#2662, commit 74dfa43c: a count of bytes in 32 bits turned negative.
-TEST(BugsBig, FourMillionKeys) {
+TESSERA_SITUATION(BugsBig, FourMillionKeys) {
   constexpr int64_t kQueries = 2048, kKeys = 4194304, kMarked = 1024;
   Case c = Case::dense(TESSERA_BF16,
                        {.seqlen_q = kQueries, .seqlen_k = kKeys, .heads_q = 8, .heads_kv = 1, .head_dim_qk = 128});
@@ -55,7 +55,7 @@ TEST(BugsBig, FourMillionKeys) {
 }
 
 // ml-explore/mlx#3360: one head larger than the cache.
-TEST(BugsBig, CausalRowsOf262144Keys) {
+TESSERA_SITUATION(BugsBig, CausalRowsOf262144Keys) {
   constexpr int64_t kLength = 262144;
   Case c = Case::dense(TESSERA_BF16, {.seqlen_q = kLength, .seqlen_k = kLength, .heads_q = 2, .head_dim_qk = 256});
   c.q.fill([](int64_t, int64_t i, int64_t, int64_t x) { return static_cast<double>((i + x) % 5) - 2; });

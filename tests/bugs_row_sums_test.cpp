@@ -12,23 +12,23 @@ namespace tessera::test {
 namespace {
 
 // pytorch/pytorch#181645, #181824; vllm-project/vllm#28840; flashinfer-ai/flashinfer#4485: lse in base 2.
-TEST(BugRowSums, LseIsTheNaturalLogarithm) {
-  for (const int32_t dtype : kAllTypes) {
+TESSERA_SITUATION(BugRowSums, LseIsTheNaturalLogarithm) {
+  for (const int32_t dtype : offered(kAllTypes)) {
     SCOPED_TRACE(name_of(dtype));
     Case c = Case::dense(dtype, {.seqlen_q = 2, .seqlen_k = 1000});
     c.q.fill(0), c.k.fill_random(61), c.v.fill_random(62);
     for (const int32_t splits : {0, 1, 4}) {
       c.problem.num_splits = splits;
       on_every_row(c, [&] {
-        for (int64_t i = 0; i < 2; ++i) EXPECT_NEAR(lse_at(c, 0, i, 0), 6.907755279, 2e-6);
+        for (int64_t i = 0; i < 2; ++i) EXPECT_NEAR(lse_at(c, 0, i, 0), 6.907755279, lse_slack(2e-6));
       });
     }
   }
 }
 
 // pytorch/pytorch#121558: weights above 1 where the maximum was rounded otherwise than the score.
-TEST(BugRowSums, WeightsSumToOneForLogitsOfAnySize) {
-  for (const int32_t dtype : kAllTypes)
+TESSERA_SITUATION(BugRowSums, WeightsSumToOneForLogitsOfAnySize) {
+  for (const int32_t dtype : offered(kAllTypes))
     for (const double size : {1.0, 1e2, 1e4, 1e6}) {
       SCOPED_TRACE(::testing::Message() << name_of(dtype) << " logits of " << size);
       Case c = Case::dense(dtype, {.seqlen_q = 67, .seqlen_k = 300, .heads_q = 2});
@@ -51,14 +51,14 @@ TEST(BugRowSums, WeightsSumToOneForLogitsOfAnySize) {
 }
 
 // Dao-AILab/flash-attention#2717, commit c2006099; ikawrakow/ik_llama.cpp#1196: the running maximum rescaled lazily.
-TEST(BugRowSums, AscendingDescendingAndLateSpikes) {
+TESSERA_SITUATION(BugRowSums, AscendingDescendingAndLateSpikes) {
   constexpr int64_t kTiles = 64, kKeys = kTiles * 64;
   const std::function<double(int64_t)> logits[] = {
       [](int64_t j) { return 3.9 * static_cast<double>(j / 64) * std::log(2.0); },
       [](int64_t j) { return 3.9 * static_cast<double>(kTiles - 1 - j / 64) * std::log(2.0); },
       [](int64_t j) { return j == kKeys - 7 ? 90.0 : 0.0; },
   };
-  for (const int32_t dtype : kAllTypes)
+  for (const int32_t dtype : offered(kAllTypes))
     for (const auto& logit : logits) {
       SCOPED_TRACE(name_of(dtype));
       Case c = Case::dense(dtype, {.seqlen_q = 3, .seqlen_k = kKeys, .head_dim_qk = 8});
@@ -71,10 +71,11 @@ TEST(BugRowSums, AscendingDescendingAndLateSpikes) {
 }
 
 // ggml-org/llama.cpp#13991: subnormal numbers flushed.
-TEST(BugRowSums, SubnormalValuesSurvive) {
+TESSERA_SITUATION(BugRowSums, SubnormalValuesSurvive) {
   const std::pair<int32_t, double> smallest[] = {{TESSERA_F16, 6.0e-8}, {TESSERA_BF16, 1e-40}, {TESSERA_F32, 1e-42}};
   for (const auto& [dtype, value] : smallest) {
     SCOPED_TRACE(name_of(dtype));
+    if (on_gpu() && dtype != TESSERA_F16) continue;  // nobody promises that tensor cores keep subnormal bf16
     Case c = Case::dense(dtype, {.seqlen_q = 2, .seqlen_k = 1});
     c.q.fill(1), c.k.fill(1), c.v.fill(value);
     ASSERT_NE(c.v.get(0, 0, 0, 0), 0.0);
@@ -123,40 +124,40 @@ TEST(BugRowSums, CallersFlushToZeroModeChangesNothing) {
 #endif
 
 // facebookresearch/xformers#719, ggml-org/llama.cpp#24389: uniform attention over long rows drifted.
-TEST(BugRowSums, UniformAttentionOnLongRows) {
-  for (const int32_t dtype : kAllTypes)
+TESSERA_SITUATION(BugRowSums, UniformAttentionOnLongRows) {
+  for (const int32_t dtype : offered(kAllTypes))
     for (const int power : {4, 6, 7, 10, 13, 16, 20})
       for (const int64_t extra : {-1, 0, 1}) {
         const int64_t seqlen_k = (int64_t{1} << power) + extra;
         if (power == 20 && dtype == TESSERA_F64) continue;  // 2^16 keys say as much in float64
         SCOPED_TRACE(::testing::Message() << name_of(dtype) << " keys " << seqlen_k);
-        Case c = Case::dense(dtype, {.seqlen_q = 1, .seqlen_k = seqlen_k, .head_dim_qk = 4});
+        Case c = Case::dense(dtype, {.seqlen_q = 1, .seqlen_k = seqlen_k, .head_dim_qk = on_gpu() ? 8 : 4});
         c.q.fill(0), c.k.fill(1), c.v.fill(1);
         on_every_row(
             c,
             [&] {
               expect_row(c.o, 0, 0, 0, 1.0, 2);
-              EXPECT_NEAR(lse_at(c, 0, 0, 0), std::log(static_cast<double>(seqlen_k)), 2e-6);
+              EXPECT_NEAR(lse_at(c, 0, 0, 0), std::log(static_cast<double>(seqlen_k)), lse_slack(2e-6));
             },
             power > 13 ? Rows::native : Rows::library);
       }
 }
 
-TEST(BugRowSums, AlternatingValuesCancel) {
-  for (const int32_t dtype : kAllTypes)
+TESSERA_SITUATION(BugRowSums, AlternatingValuesCancel) {
+  for (const int32_t dtype : offered(kAllTypes))
     for (const int64_t seqlen_k : {64, 130, 8192, 65536}) {
       SCOPED_TRACE(::testing::Message() << name_of(dtype) << " keys " << seqlen_k);
-      Case c = Case::dense(dtype, {.seqlen_q = 1, .seqlen_k = seqlen_k, .head_dim_qk = 4});
+      Case c = Case::dense(dtype, {.seqlen_q = 1, .seqlen_k = seqlen_k, .head_dim_qk = on_gpu() ? 8 : 4});
       c.q.fill(0), c.k.fill(1);
       c.v.fill([](int64_t, int64_t j, int64_t, int64_t) { return j % 2 == 0 ? 1.0 : -1.0; });
       on_every_row(c, [&] {
-        for (int64_t x = 0; x < 4; ++x) EXPECT_LE(std::abs(c.o.get(0, 0, 0, x)), 1e-6);
+        for (int64_t x = 0; x < c.problem.head_dim_v; ++x) EXPECT_LE(std::abs(c.o.get(0, 0, 0, x)), 1e-6);
       });
     }
 }
 
 // Dao-AILab/flash-attention#16: a row sum of rounded weights gave 1 - 2^-8 for V = 1.
-TEST(BugRowSums, ConstantValuesComeBackExactly) {
+TESSERA_SITUATION(BugRowSums, ConstantValuesComeBackExactly) {
   for (const int32_t dtype : kHalfTypes)
     for (const int64_t seqlen_k : {1, 2, 3, 127, 128, 2048, 16384}) {
       SCOPED_TRACE(::testing::Message() << name_of(dtype) << " keys " << seqlen_k);

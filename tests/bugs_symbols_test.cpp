@@ -12,6 +12,8 @@
 namespace tessera::test {
 namespace {
 
+std::string shared_library() { return file_of_build(TESSERA_SHARED_LIBRARY, "libtessera.so"); }
+
 // One copy of the shared library with every symbol bound at load.
 class Library {
  public:
@@ -57,7 +59,7 @@ Case loaded_case() {
 }
 
 TEST(BugSymbols, LoadsWithEverySymbolBoundAndRunsOnTheCpu) {
-  const Library library(TESSERA_SHARED_LIBRARY);
+  const Library library(shared_library());
   ASSERT_TRUE(library.loaded());
   Case c = loaded_case();
   tessera_status status{};
@@ -70,7 +72,7 @@ TEST(BugSymbols, ACudaProblemWithoutADriverIsRefused) {
     dlclose(driver);
     GTEST_SKIP() << "this machine has an NVIDIA driver";
   }
-  const Library library(TESSERA_SHARED_LIBRARY);
+  const Library library(shared_library());
   ASSERT_TRUE(library.loaded());
   Case c = loaded_case();
   c.problem.device = 0;
@@ -85,9 +87,9 @@ TEST(BugSymbols, ACudaProblemWithoutADriverIsRefused) {
 TEST(BugSymbols, TwoCopiesLiveInOneProcess) {
   const std::filesystem::path copy =
       std::filesystem::temp_directory_path() / ("tessera_copy_" + std::to_string(getpid()) + ".so");
-  std::filesystem::copy_file(TESSERA_SHARED_LIBRARY, copy, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(shared_library(), copy, std::filesystem::copy_options::overwrite_existing);
   {
-    const Library first(TESSERA_SHARED_LIBRARY), second(copy.string());
+    const Library first(shared_library()), second(copy.string());
     std::filesystem::remove(copy);
     ASSERT_TRUE(first.loaded() && second.loaded());
     EXPECT_NE(first.find<decltype(tessera_plan_run)>("tessera_plan_run"),
@@ -102,7 +104,7 @@ TEST(BugSymbols, TwoCopiesLiveInOneProcess) {
 }
 
 TEST(BugSymbols, InternalSymbolsAreNotExported) {
-  void* handle = dlopen(TESSERA_SHARED_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  void* handle = dlopen(shared_library().c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(handle, nullptr) << dlerror();
   EXPECT_NE(dlsym(handle, "tessera_version"), nullptr);
   // The mangled names of tessera::core::cpu_kernels() and tessera::core::cpu_info().

@@ -18,11 +18,14 @@
 #include "cli/npy.hpp"
 #include "cli/safetensors.hpp"
 #include "device_info.hpp"
+#include "support.hpp"
 
 namespace tessera::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+std::string binary() { return test::file_of_build(TESSERA_CLI_PATH, "tessera"); }
 
 std::string content(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -111,8 +114,7 @@ class Cli : public ::testing::Test {
 
   // Runs in the test's own folder.
   Result tessera(const std::string& arguments) const {
-    const std::string command =
-        "cd " + folder_ + " && exec " TESSERA_CLI_PATH " " + arguments + " >.out 2>.err </dev/null";
+    const std::string command = "cd " + folder_ + " && exec " + binary() + " " + arguments + " >.out 2>.err </dev/null";
     const int status = std::system(command.c_str());
     EXPECT_TRUE(WIFEXITED(status)) << arguments;
     Result result{WEXITSTATUS(status), content(path(".out")), content(path(".err"))};
@@ -210,8 +212,12 @@ TEST_F(Cli, CudaWithoutADeviceAsksForAName) {
   const Result result = tessera("explain 'bf16 sq128 d64 cuda'");
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_NE(result.out.find("no CUDA device; name one with --device"), std::string::npos) << result.out;
-  const Result check = tessera("check 'bf16 sq128 d64 cuda'");
-  EXPECT_EQ(check.exit_code, 3);
+  EXPECT_EQ(tessera("check 'bf16 sq128 d64 cuda'").exit_code, 3);
+  EXPECT_EQ(tessera("bench 'bf16 sq128 d64 cuda'").exit_code, 3);
+  const Result run = tessera("run cuda --q q.npy --k k.npy --v v.npy --out o.npy");
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_NE(run.err.find("device is 0"), std::string::npos) << run.err;
+  EXPECT_FALSE(std::filesystem::exists(path("o.npy")));
 }
 
 TEST_F(Cli, CheckPrintsFixedKeys) {
@@ -306,7 +312,7 @@ TEST_F(Cli, UnwritableOutputsLeaveNothing) {
   expect_bad_input("run " + kArrays + "--out q.npy", "is an input as well");
   expect_bad_input("run " + kArrays + "--out o.safetensors", "ends in .npy");
   expect_bad_input("run " + kArrays, "--out: absent");
-  const int status = std::system(TESSERA_CLI_PATH " devices >/dev/full 2>/dev/null");
+  const int status = std::system((binary() + " devices >/dev/full 2>/dev/null").c_str());
   EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 

@@ -85,6 +85,20 @@ TEST(CudaPlan, RefusalsNameWhatTheyRefuse) {
   }
 }
 
+// Devices that the build cannot serve are refused before anything is launched, in numbers.
+TEST(CudaPlan, DevicesThatAreTooSmallOrTooOldAreRefused) {
+  core::Plan plan;
+  tessera_status status{};
+  ASSERT_EQ(plan_for("fwd bf16 sq64 d256 cuda", "h200", &plan, &status), TESSERA_OK) << status.message;
+  core::DeviceInfo device = *plan.device;
+  device.arch = 75;
+  EXPECT_NE(core::format_refusal(plan.entry->refuse(plan.problem, device)).find("arch=75"), std::string::npos);
+  device = *plan.device;
+  device.shared_bytes_per_block = 64 * 1024;
+  const std::string reason = core::format_refusal(plan.entry->refuse(plan.problem, device));
+  EXPECT_NE(reason.find("shared_bytes=" + std::to_string(plan.launch.shared_bytes)), std::string::npos) << reason;
+}
+
 TEST(CudaPlan, SplitsTakeAWorkspace) {
   core::Plan plan;
   tessera_status status{};
@@ -109,7 +123,9 @@ TEST(CudaPlan, ScheduleVisitsEveryBlockOnce) {
           ASSERT_TRUE(seen.emplace(item.query_block, item.head_batch).second);
           const uint32_t r = schedule.remainder;
           const uint32_t in_group = item.head_batch < r ? 0 : 1 + (item.head_batch - r) / group;
-          if (in_group == last_group) ASSERT_LE(item.query_block, last_block);
+          if (in_group == last_group) {
+            ASSERT_LE(item.query_block, last_block);
+          }
           last_block = item.query_block;
           last_group = in_group;
         }

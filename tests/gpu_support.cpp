@@ -9,63 +9,15 @@
 namespace tessera::tests {
 namespace {
 
-constexpr size_t kCanaryBytes = 4096;  // what baselines::Buffer keeps on either side
-
 void expect_success(cudaError_t error, const char* what) {
   ASSERT_EQ(error, cudaSuccess) << what << ": " << cudaGetErrorString(error);
 }
 
 }  // namespace
 
-const char* no_gpu() {
-  const char* reason = nullptr;
-  return core::cuda_info(0, &reason) != nullptr ? nullptr : reason;
-}
-
-Mirror::~Mirror() {
-  for (const Range& range : ranges_) cudaFree(range.device);
-}
-
-void Mirror::add(const void* host, size_t bytes) {
-  void* device = nullptr;
-  expect_success(cudaMalloc(&device, bytes), "cudaMalloc");
-  ranges_.push_back({static_cast<std::byte*>(const_cast<void*>(host)), static_cast<std::byte*>(device), bytes});
-}
-
-void Mirror::upload() const {
-  for (const Range& range : ranges_)
-    expect_success(cudaMemcpy(range.device, range.host, range.bytes, cudaMemcpyHostToDevice), "upload");
-}
-
-void Mirror::download() const {
-  for (const Range& range : ranges_)
-    expect_success(cudaMemcpy(range.host, range.device, range.bytes, cudaMemcpyDeviceToHost), "download");
-}
-
-void* Mirror::device(const void* host) const {
-  const auto* at = static_cast<const std::byte*>(host);
-  for (const Range& range : ranges_) {
-    if (at >= range.host && at < range.host + range.bytes) return range.device + (at - range.host);
-  }
-  EXPECT_EQ(host, nullptr) << "a pointer outside every mirrored range";
-  return nullptr;
-}
-
-tessera_tensors Mirror::device(const tessera_tensors& host) const {
-  tessera_tensors out = host;
-  // Behind `size` the struct is nothing but pointers.
-  constexpr size_t kPointers = (sizeof(tessera_tensors) - sizeof(size_t)) / sizeof(void*);
-  void* pointers[kPointers];
-  std::memcpy(pointers, reinterpret_cast<const std::byte*>(&host) + sizeof(size_t), sizeof pointers);
-  for (void*& pointer : pointers) pointer = device(pointer);
-  std::memcpy(reinterpret_cast<std::byte*>(&out) + sizeof(size_t), pointers, sizeof pointers);
-  return out;
-}
-
-GpuCase::GpuCase(baselines::OperandSet operands) : set(std::move(operands)) {
-  set.problem.device = 0;
-  for (const baselines::Buffer& buffer : set.buffers)
-    mirror.add(buffer.data() - kCanaryBytes, buffer.bytes() + 2 * kCanaryBytes);
+GpuCase::GpuCase(baselines::OperandSet operands, int32_t device) : set(std::move(operands)), mirror(device) {
+  set.problem.device = device;
+  set.add_to(&mirror);
 }
 
 int GpuCase::run(const std::string& kernel, tessera_status* status) {
@@ -74,16 +26,11 @@ int GpuCase::run(const std::string& kernel, tessera_status* status) {
   set.poison_outputs();
   mirror.upload();
   const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);
-  void* workspace = nullptr;
-  if (bytes > 0) {
-    expect_success(cudaMalloc(&workspace, bytes), "cudaMalloc");
-    expect_success(cudaMemset(workspace, 0xff, bytes), "cudaMemset");
-  }
-  const tessera_tensors tensors = mirror.device(set.tensors);
+  const baselines::DeviceBuffer workspace(set.problem.device, bytes);
+  if (bytes > 0 && poison_workspace) expect_success(cudaMemset(workspace.data(), 0xff, bytes), "cudaMemset");
+  const tessera_tensors tensors = mirror.translate(set.tensors);
   const tessera_exec exec{sizeof(tessera_exec), stream, nullptr};
-  const int code = core::run_plan(plan, &tensors, workspace, bytes, &exec, status);
-  expect_success(cudaDeviceSynchronize(), "the kernel");
-  cudaFree(workspace);
+  const int code = core::run_plan(plan, &tensors, workspace.data(), bytes, &exec, status);
   mirror.download();
   return code;
 }

@@ -8,40 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "baselines/device_memory.hpp"
 #include "judged_run.hpp"
+#include "support.hpp"
 #include "tessera/tessera.h"
 
 namespace tessera::tests {
 
-// Null, or why GPU tests cannot run here.
-const char* no_gpu();
-
-// Device copies of host ranges. A host pointer into a range translates to the same place of its copy.
-class Mirror {
- public:
-  Mirror() = default;
-  ~Mirror();
-  Mirror(const Mirror&) = delete;
-  Mirror& operator=(const Mirror&) = delete;
-
-  void add(const void* host, size_t bytes);
-  void upload() const;
-  void download() const;                 // after the device is idle
-  void* device(const void* host) const;  // null stays null
-  tessera_tensors device(const tessera_tensors& host) const;
-
- private:
-  struct Range {
-    std::byte *host, *device;
-    size_t bytes;
-  };
-  std::vector<Range> ranges_;
-};
+using baselines::Mirror;
+using test::no_gpu;
 
 // An operand set with its device twin: canaries travel along.
 struct GpuCase {
-  explicit GpuCase(const std::string& text) : GpuCase(operands_of(text)) {}
-  explicit GpuCase(baselines::OperandSet operands);
+  explicit GpuCase(const std::string& text, int32_t device = 0) : GpuCase(operands_of(text), device) {}
+  explicit GpuCase(baselines::OperandSet operands, int32_t device = 0);
   // Plans with `kernel` ("" chooses), poisons the outputs, runs, and brings everything back.
   int run(const std::string& kernel, tessera_status* status);
 
@@ -49,6 +29,7 @@ struct GpuCase {
   Mirror mirror;
   core::Plan plan{};
   cudaStream_t stream = nullptr;
+  bool poison_workspace = true;  // false: left as it was allocated, for a checker of uninitialised reads
 };
 
 // The names of the library's CUDA rows and of the baselines'.

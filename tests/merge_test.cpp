@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "baselines/operands.hpp"
+#include "support.hpp"
 #include "tessera/tessera.h"
 
 namespace tessera {
@@ -100,7 +101,7 @@ struct Operands {
   void merge(const tessera_exec* exec = nullptr) const {
     const tessera_merge_args a = args();
     tessera_status status;
-    ASSERT_EQ(tessera_merge(&a, exec, &status), TESSERA_OK) << status.message;
+    ASSERT_EQ(test::merge(a, &status, exec), TESSERA_OK) << status.message;
     ASSERT_TRUE(intact());
   }
   bool intact() const {
@@ -162,7 +163,7 @@ void expect_merged(const Operands& operands) {
   }
 }
 
-TEST(Merge, MatchesDoubleForEveryDtype) {
+TESSERA_SITUATION(Merge, MatchesDoubleForEveryDtype) {
   const std::pair<int32_t, int32_t> types[] = {{TESSERA_F64, TESSERA_F64},  {TESSERA_F32, TESSERA_F32},
                                                {TESSERA_F32, TESSERA_F16},  {TESSERA_F32, TESSERA_BF16},
                                                {TESSERA_F16, TESSERA_F32},  {TESSERA_F16, TESSERA_F16},
@@ -179,14 +180,14 @@ TEST(Merge, MatchesDoubleForEveryDtype) {
   }
 }
 
-TEST(Merge, WideHeadDimsAndManyRows) {
+TESSERA_SITUATION(Merge, WideHeadDimsAndManyRows) {
   Operands operands({3, 1, 70, 5, 600, TESSERA_F32, TESSERA_F32});
   operands.fill(11);
   operands.merge();
   expect_merged(operands);
 }
 
-TEST(Merge, EmptyStatesAreNeutralWhateverTheyHold) {
+TESSERA_SITUATION(Merge, EmptyStatesAreNeutralWhateverTheyHold) {
   Operands operands({3, 1, 2, 1, 8, TESSERA_F32, TESSERA_F32});
   operands.fill(3);
   operands.set_lse(0, 0, -kInf);
@@ -206,7 +207,23 @@ TEST(Merge, EmptyStatesAreNeutralWhateverTheyHold) {
   }
 }
 
-TEST(Merge, FarApartStatesDoNotOverflow) {
+#if TESSERA_HAS_CUDA
+// For compute-sanitizer: both passes, float and double, on the smallest operands.
+TEST(GpuSanitizer, SmallMerges) {
+  if (const char* reason = test::no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  const test::OnGpu target;
+  for (const int32_t dtype : {TESSERA_F64, TESSERA_F16}) {
+    Operands operands({3, 1, 5, 3, 37, dtype, dtype});
+    operands.fill(8);
+    operands.merge();
+    expect_merged(operands);
+    EXPECT_EQ(test::merge_backward(operands.args(), nullptr), TESSERA_OK);
+    EXPECT_TRUE(operands.intact());
+  }
+}
+#endif
+
+TESSERA_SITUATION(Merge, FarApartStatesDoNotOverflow) {
   Operands operands({2, 1, 1, 1, 4, TESSERA_F32, TESSERA_F32});
   operands.fill(3);
   operands.set_lse(0, 0, -50);
@@ -216,7 +233,7 @@ TEST(Merge, FarApartStatesDoNotOverflow) {
   for (int64_t c = 0; c < 4; ++c) EXPECT_EQ(operands.get_o_out(0, c), operands.get_o(1, 0, c));
 }
 
-TEST(Merge, HugeLseKeepsItsWeights) {
+TESSERA_SITUATION(Merge, HugeLseKeepsItsWeights) {
   Operands operands({2, 1, 1, 1, 4, TESSERA_F32, TESSERA_F32});
   operands.fill(3);
   operands.set_lse(0, 0, 1e5);
@@ -226,7 +243,7 @@ TEST(Merge, HugeLseKeepsItsWeights) {
     EXPECT_NEAR(operands.get_o_out(0, c), (operands.get_o(0, 0, c) + operands.get_o(1, 0, c)) / 2, 1e-6);
 }
 
-TEST(Merge, NoStatesGiveTheEmptyState) {
+TESSERA_SITUATION(Merge, NoStatesGiveTheEmptyState) {
   Operands operands({0, 1, 2, 2, 8, TESSERA_F16, TESSERA_F16});
   operands.merge();
   for (int64_t row = 0; row < 4; ++row) {
@@ -235,7 +252,7 @@ TEST(Merge, NoStatesGiveTheEmptyState) {
   }
 }
 
-TEST(Merge, IsAssociativeUpToRounding) {
+TESSERA_SITUATION(Merge, IsAssociativeUpToRounding) {
   Operands all({4, 1, 5, 2, 16, TESSERA_F64, TESSERA_F64});
   all.fill(5, 20.0);
   all.merge();
@@ -276,12 +293,13 @@ TEST(Merge, ThreadCountAndPrefillChangeNothing) {
   }
 }
 
-TEST(Merge, LseOutIsOptional) {
+TESSERA_SITUATION(Merge, LseOutIsOptional) {
   Operands operands({2, 1, 3, 1, 8, TESSERA_F32, TESSERA_F32});
   operands.fill(1);
   tessera_merge_args args = operands.args();
   args.lse_out = nullptr;
-  EXPECT_EQ(tessera_merge(&args, nullptr, nullptr), TESSERA_OK);
+  tessera_status status;
+  EXPECT_EQ(test::merge(args, &status), TESSERA_OK) << status.message;
 }
 
 // L = sum(d_o_out * o_out) + sum(d_lse_out * lse_out), differenced in every o and lse.
@@ -296,13 +314,13 @@ double objective(Operands& operands) {
   return sum;
 }
 
-TEST(MergeBackward, MatchesCentralDifferences) {
+TESSERA_SITUATION(MergeBackward, MatchesCentralDifferences) {
   Operands operands({3, 2, 2, 2, 4, TESSERA_F64, TESSERA_F64});
   operands.fill(21, 1.0);
   operands.merge();
   const tessera_merge_args args = operands.args();
   tessera_status status;
-  ASSERT_EQ(tessera_merge_backward(&args, nullptr, &status), TESSERA_OK) << status.message;
+  ASSERT_EQ(test::merge_backward(args, &status), TESSERA_OK) << status.message;
   ASSERT_TRUE(operands.intact());
   const auto check = [&](const Buffer& input, const Buffer& gradient, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -319,7 +337,7 @@ TEST(MergeBackward, MatchesCentralDifferences) {
   check(operands.lse, operands.d_lse, 3 * 8);
 }
 
-TEST(MergeBackward, EmptyStatesGetZero) {
+TESSERA_SITUATION(MergeBackward, EmptyStatesGetZero) {
   Operands operands({2, 1, 2, 1, 4, TESSERA_F32, TESSERA_F32});
   operands.fill(2);
   operands.set_lse(0, 0, -kInf);
@@ -328,7 +346,7 @@ TEST(MergeBackward, EmptyStatesGetZero) {
   store_element(TESSERA_F32, operands.o.data(), 0, NAN);
   operands.merge();
   const tessera_merge_args args = operands.args();
-  ASSERT_EQ(tessera_merge_backward(&args, nullptr, nullptr), TESSERA_OK);
+  ASSERT_EQ(test::merge_backward(args, nullptr), TESSERA_OK);
   const auto d_o = [&](int64_t i) { return load_element(TESSERA_F32, operands.d_o.data(), i); };
   for (int64_t c = 0; c < 4; ++c) {
     EXPECT_EQ(d_o(c), 0.0);
@@ -344,16 +362,16 @@ TEST(MergeBackward, EmptyStatesGetZero) {
   EXPECT_EQ(load_element(TESSERA_F32, operands.d_lse.data(), 3), 0.0);
 }
 
-TEST(MergeBackward, NullDLseOutIsZero) {
+TESSERA_SITUATION(MergeBackward, NullDLseOutIsZero) {
   Operands given({2, 1, 3, 2, 8, TESSERA_BF16, TESSERA_F32});
   given.fill(4);
   for (int64_t i = 0; i < given.shape.rows(); ++i) store_element(TESSERA_F32, given.d_lse_out.data(), i, 0.0);
   given.merge();
   tessera_merge_args args = given.args();
-  ASSERT_EQ(tessera_merge_backward(&args, nullptr, nullptr), TESSERA_OK);
+  ASSERT_EQ(test::merge_backward(args, nullptr), TESSERA_OK);
   const std::vector<std::byte> zero(given.d_lse.data(), given.d_lse.data() + given.d_lse.bytes());
   args.d_lse_out = nullptr;
-  ASSERT_EQ(tessera_merge_backward(&args, nullptr, nullptr), TESSERA_OK);
+  ASSERT_EQ(test::merge_backward(args, nullptr), TESSERA_OK);
   EXPECT_EQ(std::memcmp(zero.data(), given.d_lse.data(), zero.size()), 0);
 }
 
@@ -377,6 +395,7 @@ TEST(Merge, BadArgumentsAreNamed) {
                {[](tessera_merge_args& a) { a.out_dtype = TESSERA_F64; }, TESSERA_INVALID_ARGUMENT, "out_dtype is 1"},
                {[](tessera_merge_args& a) { a.dtype = TESSERA_F64; }, TESSERA_INVALID_ARGUMENT, "dtype is 1"},
                {[](tessera_merge_args& a) { a.device = -2; }, TESSERA_INVALID_ARGUMENT, "device is -2"},
+               {[](tessera_merge_args& a) { a.device = 1000; }, TESSERA_NO_DEVICE, "device is 1000"},
                {[](tessera_merge_args& a) { a.o = nullptr; }, TESSERA_INVALID_ARGUMENT, "o is NULL"},
                {[](tessera_merge_args& a) { a.lse = nullptr; }, TESSERA_INVALID_ARGUMENT, "lse is NULL"},
                {[](tessera_merge_args& a) { a.o_out = nullptr; }, TESSERA_INVALID_ARGUMENT, "o_out is NULL"},

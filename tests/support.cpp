@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
 #include <random>
 
 #include "baselines/kernels.hpp"
@@ -18,6 +21,10 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr std::byte kCanary{0xff};
+
+// Live storages by where their accessible bytes begin.
+std::map<std::byte*, std::byte*> storages;
+std::mutex storages_mutex;
 
 bool all_canary(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte b) { return b == kCanary; });
@@ -54,7 +61,7 @@ int make_and_run(Case& c, const Row& row, const RunOptions& options, tessera_sta
   c.kernel = tessera_plan_kernel(plan);
   const Storage workspace(tessera_plan_workspace(plan));
   std::memset(workspace.data(), options.workspace_fill, workspace.bytes());
-  const int code = tessera_plan_run(plan, &tensors, workspace.data(), workspace.bytes(), options.exec, status);
+  const int code = plan_run(plan, tensors, workspace.data(), workspace.bytes(), status, options.exec);
   EXPECT_TRUE(workspace.canaries_intact()) << "workspace overrun by " << c.kernel;
   return code;
 }
@@ -72,9 +79,24 @@ Storage::Storage(size_t bytes, bool flush) : bytes_(bytes) {
   std::byte* begin = map_ + kPage;
   data_ = flush ? begin + inner - bytes : begin + kPage;  // page-aligned unless flush
   std::memset(begin, 0xff, inner);
+  const std::lock_guard<std::mutex> lock(storages_mutex);
+  storages.emplace(begin, begin + inner);
 }
 
-Storage::~Storage() { munmap(map_, map_bytes_); }
+Storage::~Storage() {
+  const std::lock_guard<std::mutex> lock(storages_mutex);
+  storages.erase(map_ + kPage);
+  munmap(map_, map_bytes_);
+}
+
+Storage::Range Storage::range_of(const void* pointer) {
+  auto* at = static_cast<std::byte*>(const_cast<void*>(pointer));
+  const std::lock_guard<std::mutex> lock(storages_mutex);
+  const auto after = storages.upper_bound(at);
+  if (after == storages.begin()) return {at, at};
+  const auto& [begin, end] = *std::prev(after);
+  return at <= end ? Range{begin, end} : Range{at, at};  // an empty tensor may lie at the end
+}
 
 bool Storage::canaries_intact() const {
   return all_canary(map_ + kPage, data_) && all_canary(data_ + bytes_, map_ + map_bytes_ - kPage);
@@ -183,6 +205,7 @@ Case Case::dense(int32_t dtype, const Shape& shape, int32_t o_dtype) {
   Case c;
   tessera_problem& p = c.problem;
   tessera_problem_init(&p, sizeof p);
+  p.device = on_gpu() ? 0 : -1;
   p.batch = shape.batch, p.seqlen_q = shape.seqlen_q, p.seqlen_k = shape.seqlen_k;
   p.heads_q = shape.heads_q, p.heads_kv = shape.heads_kv != 0 ? shape.heads_kv : shape.heads_q;
   p.head_dim_qk = shape.head_dim_qk, p.head_dim_v = shape.head_dim_v != 0 ? shape.head_dim_v : shape.head_dim_qk;
@@ -296,6 +319,10 @@ std::vector<std::pair<const char*, const Tensor*>> Case::outputs() const {
 
 std::vector<Row> kernel_rows(Rows which) {
   std::vector<Row> rows;
+  if (on_gpu()) {
+    for (const core::KernelEntry& entry : core::cuda_kernels()) rows.push_back({entry.name, false});
+    return rows;
+  }
   for (const core::KernelEntry& entry : core::cpu_kernels()) {
     const bool emulated = std::string_view(entry.name).find("emulated") != std::string_view::npos;
     if (which != Rows::native || !emulated) rows.push_back({entry.name, false});
@@ -315,7 +342,7 @@ int run_raw(const tessera_problem& problem, const tessera_tensors& tensors, tess
   tessera_plan* plan = nullptr;
   if (const int code = tessera_plan_create(&problem, &plan, status); code != TESSERA_OK) return code;
   const Storage workspace(tessera_plan_workspace(plan));
-  const int code = tessera_plan_run(plan, &tensors, workspace.data(), workspace.bytes(), exec, status);
+  const int code = plan_run(plan, tensors, workspace.data(), workspace.bytes(), status, exec);
   tessera_plan_destroy(plan);
   return code;
 }
@@ -443,20 +470,6 @@ std::vector<std::byte> bytes_of(const Tensor& t) {
     bytes.insert(bytes.end(), element, element + size);
   });
   return bytes;
-}
-
-void expect_refused(Case& c, int code, const std::string& word) {
-  tessera_status status{};
-  EXPECT_EQ(run(c, {"", false}, &status), code) << status.message;
-  EXPECT_EQ(status.code, code);
-  EXPECT_NE(std::string(status.message).find(word), std::string::npos)
-      << "\"" << status.message << "\" does not name " << word;
-  EXPECT_EQ(std::string(status.message).find('\n'), std::string::npos);
-  for (const auto& [name, tensor] : c.outputs()) {
-    const std::vector<std::byte> bytes = bytes_of(*tensor);
-    EXPECT_TRUE(all_canary(bytes.data(), bytes.data() + bytes.size())) << name << " was written by a refused call";
-    EXPECT_TRUE(tensor->gaps_intact()) << name;
-  }
 }
 
 const char* name_of(int32_t dtype) { return core::dtype_name(dtype); }

@@ -21,8 +21,54 @@ namespace tessera::test {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-inline constexpr int32_t kHalfTypes[] = {TESSERA_F16, TESSERA_BF16};
-inline constexpr int32_t kAllTypes[] = {TESSERA_F64, TESSERA_F32, TESSERA_F16, TESSERA_BF16};
+inline const std::vector<int32_t> kHalfTypes = {TESSERA_F16, TESSERA_BF16};
+inline const std::vector<int32_t> kAllTypes = {TESSERA_F64, TESSERA_F32, TESSERA_F16, TESSERA_BF16};
+
+// Where situations run: on the CPU's rows or, while an OnGpu lives, on the rows of CUDA device 0, with every operand
+// mirrored there and back. A test body is written once and serves both, see TESSERA_SITUATION.
+struct Target {
+  int (*run)(const tessera_plan*, const tessera_tensors&, void* workspace, size_t bytes, tessera_status*);
+  int (*check_metadata)(const tessera_plan*, const tessera_tensors&, tessera_status*);
+  int (*merge)(const tessera_merge_args&, bool backward, tessera_status*);
+};
+extern const Target* gpu_target;  // null: the CPU
+inline bool on_gpu() { return gpu_target != nullptr; }
+class OnGpu {
+ public:
+  OnGpu();
+  ~OnGpu();
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+};
+// Null, or why GPU tests cannot run here.
+const char* no_gpu();
+
+// Defines TEST(suite, name) and, where CUDA is built, TEST(Gpu<suite>, name) with one body.
+#if TESSERA_HAS_CUDA
+#define TESSERA_SITUATION(suite, name)                                                                  \
+  static void suite##_##name();                                                                         \
+  TEST(suite, name) { suite##_##name(); }                                                               \
+  TEST(Gpu##suite, name) {                                                                              \
+    if (const char* reason = ::tessera::test::no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason; \
+    const ::tessera::test::OnGpu target;                                                                \
+    suite##_##name();                                                                                   \
+  }                                                                                                     \
+  static void suite##_##name()
+#else
+#define TESSERA_SITUATION(suite, name) TEST(suite, name)
+#endif
+
+// A file of the build or the source tree: where it was when this binary was built, else under the binary's own folder
+// (`name`), so that a copied binary finds what was copied with it. TESSERA_TEST_DATA, where set, is the folder of data.
+std::string file_of_build(const std::string& built, const std::string& name);
+std::string data_file(const std::string& name);
+
+// What the target's rows take of element types (a GPU: f16 and bf16) and head dims (a GPU: multiples of 8 up to 256).
+std::vector<int32_t> offered(const std::vector<int32_t>& dtypes);
+int32_t offered(int32_t dtype);  // the dtype itself, or bf16
+bool offered_dim(int32_t head_dim);
+// `cpu`, or what an lse of a GPU is held to: its exponentials err by 2^-22, and its maximum comes from base 2.
+double lse_slack(double cpu);
 
 // Bytes between two inaccessible pages: at least 4 KiB of 0xff (NaN in every float type) lie before and after the data,
 // or, with `flush`, nothing after it: reading one byte past the end faults.
@@ -35,6 +81,11 @@ class Storage {
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   bool canaries_intact() const;
+  // Data and canaries of the storage that holds a pointer; an empty range for a pointer into none.
+  struct Range {
+    std::byte *begin, *end;
+  };
+  static Range range_of(const void* pointer);
 
  private:
   std::byte* map_ = nullptr;
@@ -158,6 +209,12 @@ int run(Case& c, const Row& row, tessera_status* status, const RunOptions& optio
 // Runs on a row of the library (empty: its own choice), which must succeed and write what it should.
 void run_on(Case& c, const std::string& library_row = "", const RunOptions& options = {});
 
+// tessera_plan_run, tessera_merge and tessera_merge_backward on the target.
+int plan_run(const tessera_plan* plan, const tessera_tensors& tensors, void* workspace, size_t bytes,
+             tessera_status* status, const tessera_exec* exec = nullptr);
+int merge(const tessera_merge_args& args, tessera_status* status, const tessera_exec* exec = nullptr);
+int merge_backward(const tessera_merge_args& args, tessera_status* status);
+
 // Plans and runs through the C interface exactly what is given.
 int run_raw(const tessera_problem& problem, const tessera_tensors& tensors, tessera_status* status,
             const tessera_exec* exec = nullptr);
@@ -191,6 +248,10 @@ std::vector<std::byte> bytes_of(const Tensor& t);  // logical elements in order
 
 // A call that must fail with `code`, write nothing, and have `word` in its message.
 void expect_refused(Case& c, int code, const std::string& word);
+
+// The same for lengths and page tables. A run on a GPU does not look at them: there tessera_check_metadata refuses, and
+// the run itself stays inside the operands.
+void expect_metadata_refused(Case& c, const std::string& word);
 
 const char* name_of(int32_t dtype);
 
