@@ -71,6 +71,8 @@ void Mirror::upload() const {
   for (const Range& range : ranges_)
     require(cudaMemcpy(range.copy.data(), range.host, range.copy.bytes(), cudaMemcpyHostToDevice),
             "copying to the device");
+  // A copy from pageable memory may return before its last bytes are there, and other streams do not wait for it.
+  require(cudaDeviceSynchronize(), "copying to the device");
 }
 
 void Mirror::download() const {
@@ -138,7 +140,9 @@ double DeviceClock::seconds(const std::function<void()>& launch) const {
   return milliseconds * 1e-3;
 }
 
-void DeviceClock::synchronize() const { require(cudaStreamSynchronize(static_cast<cudaStream_t>(stream_)), "the kernel"); }
+void DeviceClock::synchronize() const {
+  require(cudaStreamSynchronize(static_cast<cudaStream_t>(stream_)), "the kernel");
+}
 
 std::string driver_version() {
   int version = 0;

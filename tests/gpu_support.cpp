@@ -27,7 +27,10 @@ int GpuCase::run(const std::string& kernel, tessera_status* status) {
   mirror.upload();
   const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);
   const baselines::DeviceBuffer workspace(set.problem.device, bytes);
-  if (bytes > 0 && poison_workspace) expect_success(cudaMemset(workspace.data(), 0xff, bytes), "cudaMemset");
+  if (bytes > 0 && poison_workspace) {
+    expect_success(cudaMemset(workspace.data(), 0xff, bytes), "cudaMemset");
+    expect_success(cudaDeviceSynchronize(), "cudaMemset");  // the run's stream may be another device's
+  }
   const tessera_tensors tensors = mirror.translate(set.tensors);
   const tessera_exec exec{sizeof(tessera_exec), stream, nullptr};
   const int code = core::run_plan(plan, &tensors, workspace.data(), bytes, &exec, status);

@@ -1,4 +1,4 @@
-// tessera_merge and tessera_merge_backward on operands of a CUDA device. Arguments were checked by merge.cpp of the core.
+// tessera_merge and tessera_merge_backward on operands of a CUDA device. src/merge.cpp has checked the arguments.
 #include "merge.hpp"
 
 #include "device.hpp"

@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
       Number sum = 0;
       for (int64_t s = 0; s < args.states; ++s) {
         const Number weight = merged.weight(lse[s * rows.count]);
-        if (weight != Number(0)) sum += weight * load_number<Number>(args.o, args.dtype, (s * rows.count + row) * dim + c);
+        if (weight == Number(0)) continue;
+        sum += weight * load_number<Number>(args.o, args.dtype, (s * rows.count + row) * dim + c);
       }
       store_number(args.o_out, args.out_dtype, row * dim + c, merged.sum == Number(0) ? Number(0) : sum / merged.sum);
     }
