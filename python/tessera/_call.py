@@ -222,7 +222,7 @@ def _fill_sizes(problem: Problem, q: View, k: View, extras: dict[str, View], lon
 
 def fill(q: View, k: View, v: View, chosen: tuple, extras: dict[str, View], longest: tuple = (None, None)) -> Problem:
     """The forward problem of a call. `chosen` comes from options(), `extras` holds the given arrays of EXTRAS,
-    `longest` is (max_seqlen_q, max_seqlen_k) of packed or paged sequences. ValueError where arrays do not fit one another."""
+    `longest` is (max_seqlen_q, max_seqlen_k) of packed or paged sequences. ValueError where arrays do not fit."""
     left, right, scale, softcap, return_lse, top_left, num_splits, sm_margin, deterministic = chosen
     _check_qkv(q, k, v, extras)
     problem = Problem()

@@ -75,7 +75,8 @@ def sdpa(
 
     query        torch tensor [..., heads, seqlen_q, dim] float64, float32, float16 or bfloat16
     key, value   [..., heads_kv, seqlen_k, dim], [..., heads_kv, seqlen_k, dim_v]; leading dimensions broadcast, and so
-                 do heads of 1; other head counts need enable_gqa, and query head h reads key head h // (heads // heads_kv)
+                 do heads of 1; other head counts need enable_gqa, and query head h reads key head
+                 h // (heads // heads_kv)
     attn_mask    broadcasts to [..., heads, seqlen_q, seqlen_k]: bool keeps what is True, float32 or query's dtype is
                  added to the scores; or a causal bias of torch.nn.attention.bias
     dropout_p    0; anything else is a NotImplementedError

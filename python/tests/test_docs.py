@@ -16,6 +16,6 @@ def test_the_page_has_snippets():
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
 def test_snippet(number):
     snippet = SNIPPETS[number]
-    for module in re.findall(r"^import (\w+)", snippet, flags=re.M):
+    for module in re.findall(r"^(?:import|from) (\w+)", snippet, flags=re.M):
         pytest.importorskip(module, reason=f"{module} is not installed")
     exec(compile(snippet, f"{PAGE.name} snippet {number + 1}", "exec"), {"__name__": "snippet"})

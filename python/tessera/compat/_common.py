@@ -1,0 +1,154 @@
+"""What both FlashAttention drop-ins share: the call, its lse in their convention, and the key/value cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _torch
+from .._call import options
+
+Tensor = torch.Tensor
+
+
+def rows(x: Tensor) -> Tensor:
+    """The tensor with a last stride of 1; as those packages do, by a copy where needed."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def refuse(**arguments: Any) -> None:
+    """NotImplementedError for arguments that are given and that these kernels lack: name=(given, reason)."""
+    for name, (given, reason) in arguments.items():
+        if given:
+            raise NotImplementedError(f"{name}: {reason}")
+
+
+def run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    causal: bool,
+    window: Any,
+    softcap: float,
+    want_lse: bool,
+    longest: tuple = (None, None),
+    num_splits: int = 0,
+    sm_margin: int = 0,
+    deterministic: bool = False,
+    **extras: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """(o, lse of this library); `extras` go by the names of the library, None for absent ones."""
+    chosen = options(causal, window, scale, softcap, want_lse, False, num_splits, sm_margin, deterministic)
+    given = {name: x for name, x in extras.items() if x is not None}
+    return _torch.call(rows(q), rows(k), rows(v), chosen, given or None, longest)
+
+
+def flash_lse(lse: Tensor) -> Tensor:
+    """lse as FlashAttention-2 and -3 give it: +inf, not -inf, for a row that sees no key."""
+    return torch.where(lse == -torch.inf, torch.inf, lse)
+
+
+def is_causal(causal: bool, window: Any, longest_k: int) -> bool:
+    """Whether FlashAttention-2 takes its plain causal path: nothing hidden on the left, nothing beyond the diagonal."""
+    return (window[0] < 0 or window[0] >= longest_k) and (causal or window[1] == 0)
+
+
+def cache_lengths(lengths: Any, batch: int, device: torch.device) -> Tensor | None:
+    """cache_seqlens as int32 [batch]; one number stands for every sequence."""
+    if isinstance(lengths, int):
+        return torch.full((batch,), lengths, dtype=torch.int32, device=device)
+    return lengths
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
+    """x [batch, seqlen, heads, dim] with its first 2 * cos.shape[1] elements rotated by the rows `positions`
+    [batch, seqlen] of cos and sin; in float32 at least, rounded once."""
+    half, work = cos.shape[-1], torch.promote_types(x.dtype, torch.float32)
+    c, s = (table[positions].unsqueeze(2).to(work) for table in (cos, sin))
+    turned, rest = x[..., : 2 * half].to(work), x[..., 2 * half :]
+    if interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        turned = torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
+    else:
+        a, b = turned[..., :half], turned[..., half:]
+        turned = torch.cat((a * c - b * s, a * s + b * c), -1)
+    return torch.cat((turned.to(x.dtype), rest), -1)
+
+
+def append(
+    caches: tuple[Tensor, Tensor],
+    new: tuple[Tensor, Tensor],
+    lengths: Tensor,
+    batch_idx: Tensor | None,
+    table: Tensor | None,
+) -> Tensor:
+    """Writes new k and v [batch, seqlen_new, heads_kv, dim] behind the first `lengths` rows of each sequence of the
+    caches, dense or paged, and returns the lengths after, int32 [batch].
+
+    A cache that is too small is a ValueError on the CPU; on CUDA, where lengths are read on the device, what does not
+    fit is dropped and nothing beyond the cache is touched.
+    """
+    batch, count = new[0].shape[:2]
+    page = caches[0].shape[1]
+    room = page if table is None else page * table.shape[1]
+    positions = lengths.long()[:, None] + torch.arange(count, device=lengths.device)
+    beyond = positions >= room
+    if count > room or (not lengths.is_cuda and bool(beyond.any())):
+        raise ValueError(
+            f"cache_seqlens: up to {int(positions.max()) + 1 - count} keys and {count} new ones, cache of {room}"
+        )
+    # What does not fit goes back to where it is not new: an old row of the same sequence, with that row's own value.
+    positions = torch.where(beyond, positions - room, positions)
+    if table is None:
+        first = torch.arange(batch, device=lengths.device) if batch_idx is None else batch_idx.long()
+        place = (first[:, None].expand_as(positions), positions)
+    else:
+        place = (table.long().gather(1, positions // page), positions % page)
+    for cache, x in zip(caches, new):
+        cache[place] = torch.where(beyond[..., None, None], cache[place], x) if lengths.is_cuda else x
+    return (lengths + count).clamp(max=room).to(torch.int32)
+
+
+def with_kvcache(
+    q: Tensor,
+    caches: tuple[Tensor, Tensor],
+    new: tuple[Tensor | None, Tensor | None],
+    rotary: tuple[Tensor | None, Tensor | None, bool, Tensor | None],
+    lengths: Any,
+    batch_idx: Tensor | None,
+    leftpad: Tensor | None,
+    table: Tensor | None,
+    causal: bool,
+    window: Any,
+    cu_seqlens_q: Tensor | None = None,
+    **call: Any,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Appends, rotates and attends; (o, lse, lengths of the keys or None). `rotary` is (cos, sin, interleaved,
+    positions before the new tokens or None for `lengths`)."""
+    for name, cache in zip(("k_cache", "v_cache"), caches):
+        if cache.stride(-1) != 1:
+            raise ValueError(f"{name}: stride {cache.stride(-1)} of its last dimension, expected 1")
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    lengths = cache_lengths(lengths, batch, q.device)
+    cos, sin, interleaved, before = rotary
+    k, v = new
+    if (k is None) != (v is None):
+        raise ValueError("k and v: one of them is missing, expected both or neither")
+    if k is None and cos is not None:
+        raise ValueError("rotary_cos: given without new k and v, which it rotates")
+    if k is not None and lengths is None:
+        raise ValueError("cache_seqlens: missing, expected the lengths behind which the new k and v go")
+    with torch.no_grad():
+        if cos is not None:
+            start = (lengths if before is None else before).long()[:, None]
+            steps = torch.arange(max(q.shape[1], k.shape[1]), device=q.device)
+            band = causal or tuple(window) != (-1, -1)
+            k = rotate(k, cos, sin, start + steps[: k.shape[1]], interleaved)
+            q = rotate(q, cos, sin, start + (steps[: q.shape[1]] if band else 0 * steps[: q.shape[1]]), interleaved)
+        if k is not None:
+            lengths = append(caches, (k, v), lengths, batch_idx, table)
+        extras = dict(batch_idx=batch_idx, leftpad=leftpad, page_table=table, cu_seqlens_q=cu_seqlens_q)
+        o, lse = run(q, *caches, causal=causal, window=window, seqused_k=lengths, **extras, **call)
+    return o, lse, lengths

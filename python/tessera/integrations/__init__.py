@@ -1,0 +1,1 @@
+"""Other libraries with this one's kernels inside; each module imports its library."""
