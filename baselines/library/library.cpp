@@ -1,5 +1,10 @@
 // libtessera_baselines.so: the baselines' rows behind a C interface, so that a process without our C++ (a benchmark in
 // Python) times them on the operands and in the process of everything else. Never installed.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <new>
 
 #include "baselines/kernels.hpp"
@@ -49,3 +54,22 @@ BASELINE_API int tessera_baseline_run(const void* plan, const tessera_tensors* t
 }
 
 BASELINE_API void tessera_baseline_destroy(void* plan) { delete static_cast<Plan*>(plan); }
+
+// Median seconds that `run` (tessera_plan_run) takes of the host on exec's stream, which has room for every call that
+// is timed: it is waited for once in kQueued calls. Negative where a call fails.
+BASELINE_API double tessera_baseline_host_seconds(decltype(&tessera_plan_run) run, const tessera_plan* plan,
+                                                  const tessera_tensors* tensors, void* workspace, size_t bytes,
+                                                  const tessera_exec* exec) {
+  constexpr int kRuns = 97, kQueued = 16;
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  std::array<double, kRuns> seconds{};
+  for (int i = 0; i < kRuns; ++i) {
+    if (i % kQueued == 0) cudaStreamSynchronize(static_cast<cudaStream_t>(exec->cuda_stream));
+    const auto begin = now();
+    if (run(plan, tensors, workspace, bytes, exec, nullptr) != TESSERA_OK) return -1;
+    seconds[static_cast<size_t>(i)] = std::chrono::duration<double>(now() - begin).count();
+  }
+  cudaStreamSynchronize(static_cast<cudaStream_t>(exec->cuda_stream));
+  std::nth_element(seconds.begin(), seconds.begin() + kRuns / 2, seconds.end());
+  return seconds[kRuns / 2];
+}

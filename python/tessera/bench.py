@@ -34,6 +34,7 @@ import torch.nn.functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import Plan, Problem, _c, version
+from ._bench_report import draw, short_table, table_line
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -158,18 +159,20 @@ class Runner:
             ctypes.byref(self.status),
         )
 
-    def host_seconds(self) -> float:
-        """Median host time of a run on a stream with room in its queue."""
+    def host_seconds(self, baselines: Baselines | None) -> float | None:
+        """What tessera_plan_run takes of the host, called from C; None without the library that does so."""
+        if baselines is None:
+            return None
         self()
-        samples = []
-        for i in range(300):
-            if i % 20 == 0:
-                torch.cuda.synchronize()
-            begin = time.perf_counter()
-            self.launch()
-            samples.append(time.perf_counter() - begin)
-        torch.cuda.synchronize()
-        return statistics.median(samples)
+        run = ctypes.cast(_c.lib.tessera_plan_run, ctypes.c_void_p)
+        workspace = self.workspace.data_ptr() if self.workspace is not None else None
+        tensors, options = ctypes.byref(self.tensors), ctypes.byref(self.exec)
+        seconds = baselines.lib.tessera_baseline_host_seconds(
+            run, self.plan._handle, tensors, workspace, self.plan.workspace_bytes, options
+        )
+        if seconds < 0:
+            raise RuntimeError(f"{self.case.problem}: a run failed while its host time was taken")
+        return float(seconds)
 
 
 class Baselines:
@@ -184,6 +187,17 @@ class Baselines:
         lib.tessera_baseline_run.argtypes = [pointer, pointer, pointer, ctypes.c_size_t, pointer, pointer]
         lib.tessera_baseline_destroy.argtypes = [pointer]
         lib.tessera_baseline_destroy.restype = None
+        lib.tessera_baseline_host_seconds.argtypes = [pointer, pointer, pointer, pointer, ctypes.c_size_t, pointer]
+        lib.tessera_baseline_host_seconds.restype = ctypes.c_double
+
+    @classmethod
+    def load(cls) -> Baselines | None:
+        """The library, or None with a line on stderr."""
+        try:
+            return cls()
+        except (OSError, AttributeError) as error:
+            print(f"textbook and host time left out: {error}", file=sys.stderr)
+            return None
 
 
 class Textbook:
@@ -265,16 +279,16 @@ def extra_memory(call: Callable[[], Any]) -> int:
     return max(0, peak - out.numel() * out.element_size())
 
 
-def candidates_of(case: Case, runner: Runner) -> dict[str, Callable[[], torch.Tensor]]:
+def candidates_of(case: Case, runner: Runner, baselines: Baselines | None) -> dict[str, Callable[[], torch.Tensor]]:
     calls: dict[str, Callable[[], torch.Tensor]] = {runner.plan.kernel: runner}
     for name, backend in BACKENDS.items():
         if name != "math" or 2 * case.score_bytes() <= LARGEST_SCORES:
             calls[name] = sdpa(case, backend)
     working = {}
-    if 3 * case.score_bytes() <= 2 * LARGEST_SCORES:  # S in 4 bytes, P in 2
+    if baselines is not None and 3 * case.score_bytes() <= 2 * LARGEST_SCORES:  # S in 4 bytes, P in 2
         try:
-            calls["textbook"] = Textbook(Baselines(), case)
-        except (OSError, RuntimeError) as error:
+            calls["textbook"] = Textbook(baselines, case)
+        except RuntimeError as error:
             print(f"  textbook left out: {str(error).splitlines()[0]}", file=sys.stderr)
     for name, call in calls.items():
         try:
@@ -288,10 +302,10 @@ def candidates_of(case: Case, runner: Runner) -> dict[str, Callable[[], torch.Te
     return working
 
 
-def measure(text: str, rounds: int, samples: int, errors: bool) -> dict[str, Any]:
+def measure(text: str, rounds: int, samples: int, errors: bool, baselines: Baselines | None) -> dict[str, Any]:
     case = Case(text)
     runner = Runner(case)
-    calls = candidates_of(case, runner)
+    calls = candidates_of(case, runner, baselines)
     memory = {name: extra_memory(call) + getattr(call, "workspace_bytes", 0) for name, call in calls.items()}
     rms = {}
     if errors:
@@ -329,7 +343,7 @@ def measure(text: str, rounds: int, samples: int, errors: bool) -> dict[str, Any
         "workspace_bytes": runner.plan.workspace_bytes,
         "extra_bytes": memory[kernel] + runner.plan.workspace_bytes + case.lse.numel() * 4,
         "plan_seconds": runner.plan_seconds,
-        "host_seconds": runner.host_seconds(),
+        "host_seconds": runner.host_seconds(baselines),
         "rms_error": rms.get(kernel),
         "tile": [explained.get("tile_m"), explained.get("tile_n")],
         "peers": {
@@ -386,81 +400,6 @@ def describe() -> dict[str, Any]:
     }
 
 
-def table_line(row: dict[str, Any]) -> str:
-    peers = row["peers"]
-    cells = [f"{row['problem']:58s} {row['tflops']:7.1f}"]
-    for name in (*BACKENDS, "textbook"):
-        peer = peers.get(name)
-        ratio = f"{peer['tflops']:6.1f} ({row['tflops'] / peer['tflops']:5.2f}x)" if peer else "     -         "
-        cells.append(f"{name} {ratio}")
-    if row["rms_error"] and "flash" in peers:
-        cells.append(f"rms {row['rms_error']:.2e} ({row['rms_error'] / peers['flash']['rms_error']:.3f} of flash)")
-    return "  ".join(cells)
-
-
-def short_table(results: str) -> str:
-    """A line a head dim and mask: TFLOP/s over FlashAttention-2's by length; what misses 1.0 (d 64 and 128 from N 2048
-    on) or 0.95; and the largest RMS error over FlashAttention-2's."""
-    rows = [row for row in json.loads(Path(results).read_text())["rows"] if "flash" in row["peers"]]
-    lines: dict[str, list[str]] = {}
-    missed, worst_rms, host = [], 0.0, []
-    for row in rows:
-        p, flash = Problem(row["problem"]), row["peers"]["flash"]
-        ratio = row["tflops"] / flash["tflops"]
-        key = f"d {p.head_dim_qk:3d} {'causal' if p.right == 0 else 'full'}"
-        lines.setdefault(key, []).append(f"{p.seqlen_q} {row['tflops']:.0f} ({ratio:.2f})")
-        if ratio < (1.0 if p.seqlen_q >= 2048 and p.head_dim_qk <= 128 else 0.95):
-            missed.append(f"{key} N {p.seqlen_q}: {ratio:.3f}")
-        if row["rms_error"] and flash["rms_error"]:
-            worst_rms = max(worst_rms, row["rms_error"] / flash["rms_error"])
-        host.append(row["host_seconds"])
-    text = ["TFLOP/s by N (over FlashAttention-2)"]
-    text += [f"  {key:12s} " + "  ".join(cells) for key, cells in lines.items()]
-    text.append(f"  below the aim: {'; '.join(missed) or 'none'}")
-    text.append(f"  RMS error at most {worst_rms:.3f} of FlashAttention-2's")
-    if host:
-        text.append(f"  host time of a run through ctypes: {statistics.median(host) * 1e6:.1f} us")
-    return "\n".join(text)
-
-
-def draw(results: str, picture: str) -> None:
-    """TFLOP/s over N, a panel a head dim and mask."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    data = json.loads(Path(results).read_text())
-    panels: dict[tuple[int, bool], list[dict[str, Any]]] = {}
-    for row in data["rows"]:
-        problem = Problem(row["problem"])
-        row["length"] = problem.seqlen_q
-        panels.setdefault((problem.head_dim_qk, problem.right == 0), []).append(row)
-    dims = sorted({dim for dim, _ in panels})
-    figure, axes = plt.subplots(2, len(dims), figsize=(4.2 * len(dims), 6.4), squeeze=False, sharex=True)
-    for (dim, causal), rows in panels.items():
-        rows.sort(key=lambda row: row["length"])
-        axis = axes[int(causal)][dims.index(dim)]
-        lengths = [row["length"] for row in rows]
-        axis.plot(lengths, [row["tflops"] for row in rows], "o-", color="black", label=rows[0]["kernel"])
-        for name in (*BACKENDS, "textbook"):
-            points = [(row["length"], row["peers"][name]["tflops"]) for row in rows if name in row["peers"]]
-            if points:
-                axis.plot(*zip(*points), ".--", label=name)
-        axis.set_xscale("log", base=2)
-        axis.set_ylim(bottom=0)
-        axis.set_title(f"d {dim}, {'causal' if causal else 'full'}")
-        axis.grid(alpha=0.3)
-        if causal:
-            axis.set_xlabel("N (queries = keys)")
-    axes[0][0].set_ylabel("TFLOP/s")
-    axes[1][0].set_ylabel("TFLOP/s")
-    axes[0][0].legend(fontsize=8)
-    figure.suptitle(f"{data['device']}, bf16 forward, 16k tokens, hidden 2048 ({data['date']})")
-    figure.tight_layout()
-    figure.savefig(picture, dpi=110)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tessera.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -486,9 +425,10 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("tessera.bench: torch sees no CUDA device", file=sys.stderr)
         return 3
+    baselines = Baselines.load()
     rows = []
     for text in problems:
-        rows.append(measure(text, options.rounds, options.samples, not options.no_errors))
+        rows.append(measure(text, options.rounds, options.samples, not options.no_errors, baselines))
         print(table_line(rows[-1]), flush=True)
     if options.out:
         Path(options.out).write_text(json.dumps({**describe(), "rows": rows}, indent=1) + "\n")
