@@ -11,7 +11,7 @@ namespace {
 }  // namespace
 
 DeviceBuffer::DeviceBuffer(int32_t, size_t, size_t) { no_cuda(); }
-DeviceBuffer::~DeviceBuffer() = default;
+DeviceBuffer::~DeviceBuffer() {}  // nothing was ever allocated
 DeviceBuffer::DeviceBuffer(DeviceBuffer&&) noexcept = default;
 DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&&) noexcept = default;
 
