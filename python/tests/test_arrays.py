@@ -174,6 +174,26 @@ def test_array_api_namespace(rng):
     check(np.from_dlpack(o), *arrays, np.from_dlpack(lse), **EXPECT)
 
 
+class TestJax:
+    @pytest.fixture(autouse=True)
+    def jax(self):
+        return pytest.importorskip("jax", reason="JAX is not installed")
+
+    @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+    def test_arrays_come_and_go(self, jax, rng, name):
+        ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+        arrays = operands(rng, np.dtype(getattr(ml_dtypes, name, name)))
+        tensors = [jax.numpy.asarray(x) for x in arrays]
+        o, lse = tessera.attention(*tensors, return_lse=True, **EXPECT)
+        assert isinstance(o, jax.Array) and isinstance(lse, jax.Array) and o.dtype == tensors[0].dtype
+        check(np.asarray(o), *arrays, np.asarray(lse), **EXPECT)
+
+    def test_outputs_are_not_written_into_constants(self, jax, rng):
+        q, k, v = (jax.numpy.asarray(x) for x in operands(rng, np.float32))
+        with pytest.raises(ValueError, match="o: read-only"):
+            tessera.plan(q, k, v).run(q=q, k=k, v=v, o=jax.numpy.zeros_like(q))
+
+
 class TestTorch:
     @pytest.fixture(autouse=True)
     def torch(self):

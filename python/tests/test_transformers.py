@@ -100,6 +100,7 @@ def test_greedy_text(make, cache):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 def test_chunked_prefill_continues_at_its_offset(device):
     model, inputs = build(MODELS["mistral, sliding window"], device), prompt(device, "none")
 

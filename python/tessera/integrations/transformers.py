@@ -4,8 +4,8 @@
     register()
 
 Registers an attention function and, under the same name, a mask function. The mask function keeps causal and sliding
-masks as a band and padding as one row a sequence, wherever it recognises them, without a [seqlen, seqlen] mask; any other
-pattern becomes a boolean mask. Nothing falls back: what our kernels lack raises NotImplementedError.
+masks as a band and padding as one row a sequence, wherever it recognises them, without a [seqlen, seqlen] mask; any
+other pattern becomes a boolean mask. Nothing falls back: what our kernels lack raises NotImplementedError.
 """
 
 from __future__ import annotations
