@@ -80,10 +80,10 @@ class DecodeRun {
       if (tensors_.k_scale != nullptr) locate_scales(block, problem_.k_scale, k_scale_at_);
       if (tensors_.v_scale != nullptr) locate_scales(block, problem_.v_scale, v_scale_at_);
       const int64_t heads = unit_.head_end - unit_.head_begin;
-      k_ahead_ = {list_rows(0, k_rows(parity ^ 1), next.size(), problem_.k.head_stride * Element::kBytes),
-                  next.size() * heads, 0, problem_.head_dim_qk * Element::kBytes};
-      v_ahead_ = {list_rows(1, v_rows(parity ^ 1), next.size(), problem_.v.head_stride * Element::kBytes),
-                  next.size() * heads, 0, problem_.head_dim_v * Element::kBytes};
+      k_ahead_ = rows_ahead(k_rows(parity ^ 1), next.size(), heads, problem_.k.head_stride * Element::kBytes,
+                            problem_.head_dim_qk * Element::kBytes);
+      v_ahead_ = rows_ahead(v_rows(parity ^ 1), next.size(), heads, problem_.v.head_stride * Element::kBytes,
+                            problem_.head_dim_v * Element::kBytes);
       for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) {
         const Head head = head_at(h);
         score_block(head, h, block, parity);
@@ -184,22 +184,13 @@ class DecodeRun {
     for (int64_t j = block.size(); j % 4 != 0; ++j) k_rows(parity)[j] = k_rows(parity)[j - 1];
   }
 
-  // The rows of all heads, key by key.
-  const std::byte* const* list_rows(int64_t which, const std::byte* const* keys, int64_t count, int64_t head_bytes) {
-    const int64_t heads = unit_.head_end - unit_.head_begin;
-    const std::byte** list = address_ + 4 * kDecodeBlock + which * tiles_.heads * kDecodeBlock;
-    for (int64_t j = 0, at = 0; j < count; ++j)
-      for (int64_t h = 0; h < heads; ++h) list[at++] = keys[j] + h * head_bytes;
-    return list;
-  }
-
   void score_block(const Head& head, int32_t h, core::Range block, int64_t parity) {
     const BlockRows keys = {k_rows(parity), head.k, block.size(), problem_.head_dim_qk};
     const int64_t padded = tiles_.head_dim_qk_padded;
+    RowsAhead nothing;
     for (int64_t r = 0; r < row_count_; r += kDecodeRows)
       score_keys<V, Element>(keys, head.q + r * padded, padded, factor_, scores_ + r * kDecodeStride,
-                             r == 0 ? k_ahead_ : RowsAhead{});
-    k_ahead_ = k_ahead_.after((block.size() + 3) / 4 * 4);
+                             r == 0 ? k_ahead_ : nothing);
     if (tensors_.k_scale != nullptr) scale_rows(h, block, tensors_.k_scale, problem_.k_scale, k_scale_at_);
   }
 
@@ -266,13 +257,16 @@ class DecodeRun {
       }
       for (; c < problem_.head_dim_v; c += kLanes) multiply<1>(values, head, r, c);
     }
-    v_ahead_ = v_ahead_.after(block.size());
   }
   template <int kVecs>
   void multiply(const BlockRows& values, const Head& head, int64_t r, int64_t c) {
+    // Each pass over the columns asks for its part of the same rows; the last one moves on.
+    RowsAhead part = r == 0 ? v_ahead_.share(c, problem_.head_dim_v, kVecs * kLanes) : RowsAhead{};
     multiply_values<V, Element, kVecs>(values, c, scores_ + r * kDecodeStride, alpha_ + r, row_count_ - r,
-                                       head.o + r * tiles_.head_dim_v_padded + c, tiles_.head_dim_v_padded,
-                                       r == 0 ? v_ahead_.share(c, problem_.head_dim_v, kVecs * kLanes) : RowsAhead{});
+                                       head.o + r * tiles_.head_dim_v_padded + c, tiles_.head_dim_v_padded, part);
+    if (r != 0 || c + kVecs * kLanes < problem_.head_dim_v) return;
+    part.begin = 0;
+    v_ahead_ = part;
   }
 
   // o / row_sum, in the order of the elements from here on.

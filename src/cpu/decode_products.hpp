@@ -17,39 +17,42 @@ template <class V>
 inline constexpr int kDecodeWidth = V::kVecs > 1 ? 4 : 1;
 inline constexpr int64_t kPair = 32;  // elements that load_pair takes
 
-// What is asked for while a block is worked on: the rows of the next one, listed in the order of memory, key by key and
-// the unit's heads within each. The hardware follows a few streams, not many that lie a head's row apart; and in one
-// burst the requests would fill the core's few outstanding misses and stall it, so every few keys of work take their
-// share.
+// What is asked for while a block is worked on: the rows of the next one in the order of memory, key by key and the
+// unit's heads within each. The hardware follows a few streams, not many that lie a head's row apart; and in one burst
+// the requests would fill the core's few outstanding misses and stall it, so every few keys of work take their share.
+// Loops work on a copy of their own, which the compiler keeps in registers.
 struct RowsAhead {
-  const std::byte* const* rows = nullptr;
-  int64_t count = 0;           // of rows
-  int64_t begin = 0, end = 0;  // bytes of a row
+  const std::byte* const* key = nullptr;  // rows of the unit's first head
+  const std::byte* const* last = nullptr;
+  const std::byte* at = nullptr;      // the row that is next; null: nothing is left
+  int64_t left = 0;                   // heads of this key, from `at` on
+  int64_t heads = 0, head_bytes = 0;  // of a key, and from one to the next
+  int64_t begin = 0, end = 0;         // bytes of a row
 
-  [[gnu::always_inline]] void ask(int64_t row) const {
-    const std::byte* at = rows[row];
+  [[gnu::always_inline]] void ask() {
+    if (at == nullptr) return;
     __builtin_prefetch(at + begin, 0, 2);
     for (int64_t byte = begin + 64; byte < end; byte += 64) __builtin_prefetch(at + byte, 0, 2);
-  }
-  // What is left when `used` rows were asked for.
-  RowsAhead after(int64_t used) const {
-    return used < count ? RowsAhead{rows + used, count - used, begin, end} : RowsAhead{};
+    at += head_bytes;
+    if (--left == 0) {
+      left = heads;
+      at = key == last ? nullptr : *++key;
+    }
   }
   // The part of each row that belongs to columns [column, column + width) of `columns`.
   RowsAhead share(int64_t column, int64_t columns, int64_t width) const {
-    const int64_t last = column + width < columns ? column + width : columns;
-    return {rows, count, end * column / columns, end * last / columns};
+    RowsAhead part = *this;
+    const int64_t to = column + width < columns ? column + width : columns;
+    part.begin = end * column / columns;
+    part.end = end * to / columns;
+    return part;
   }
 };
-
-// Rows [next, end) of `rows`, asked for one by one between other work.
-struct AskAhead {
-  const RowsAhead& rows;
-  int64_t next, end;
-  [[gnu::always_inline]] void ask() {
-    if (next < end) rows.ask(next++);
-  }
-};
+inline RowsAhead rows_ahead(const std::byte* const* keys, int64_t count, int64_t heads, int64_t head_bytes,
+                            int64_t row_bytes) {
+  if (count == 0) return {};
+  return {keys, keys + count - 1, keys[0], heads, heads, head_bytes, 0, row_bytes};
+}
 
 template <class V, int kWidth>
 [[gnu::always_inline]] inline void add_products(const float* q, int64_t stride, const V (&k)[kWidth],
@@ -66,7 +69,7 @@ template <class V, int kWidth>
 // rows begin `head` bytes behind keys[].
 template <class V, class Element, int kWidth>
 [[gnu::always_inline]] inline void multiply_keys(const std::byte* const* keys, int64_t head, const float* q,
-                                                 int64_t stride, int64_t dim, V* sums, AskAhead& ahead) {
+                                                 int64_t stride, int64_t dim, V* sums, RowsAhead& ahead, int& asks) {
   constexpr int64_t kLanes = V::kLanes;
   const std::byte* row[kWidth];
 #pragma GCC unroll 4
@@ -80,7 +83,7 @@ template <class V, class Element, int kWidth>
   int64_t d = 0;
 #pragma GCC unroll 1
   for (; d + kPair <= dim; d += kPair) {
-    ahead.ask();
+    if (asks > 0) --asks, ahead.ask();
     V first[kWidth], second[kWidth];
 #pragma GCC unroll 4
     for (int c = 0; c < kWidth; ++c) load_pair<V, Element>(row[c] + d * Element::kBytes, first[c], second[c]);
@@ -109,33 +112,35 @@ struct BlockRows {
 };
 
 // scores[row][key] = factor * q(row) . k(key) for kDecodeRows rows; q in rows of `stride` floats, scores in rows of
-// kDecodeStride. Every 4 keys ask for 4 rows of the next block. Kept out of line, with all it needs in arguments: inlined into the loop
-// over heads, the accumulators go to the stack.
+// kDecodeStride. Every 4 keys ask for 4 rows of the next block. Kept out of line, with all it needs in arguments:
+// inlined into the loop over heads, the accumulators go to the stack.
 template <class V, class Element>
 [[gnu::noinline]] void score_keys(BlockRows keys, const float* q, int64_t stride, float factor, float* scores,
-                                  RowsAhead ahead) {
+                                  RowsAhead& shared) {
+  RowsAhead ahead = shared;
   constexpr int kWidth = kDecodeWidth<V>;
   for (int64_t j = 0; j < keys.count; j += 4) {
-    AskAhead asking = {ahead, j, j + 4 < ahead.count ? j + 4 : ahead.count};
+    int asks = 4;
     V sums[16];
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c += kWidth)
-      multiply_keys<V, Element, kWidth>(keys.rows + j + c, keys.head, q, stride, keys.dim, sums + c, asking);
-    asking.ask();
+      multiply_keys<V, Element, kWidth>(keys.rows + j + c, keys.head, q, stride, keys.dim, sums + c, ahead, asks);
     alignas(64) float reduced[16];
     (V::sum_lanes(sums) * V::broadcast(factor)).store(reduced);
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kDecodeRows; ++i)
       std::memcpy(scores + i * kDecodeStride + j, reduced + 4 * i, 4 * sizeof(float));
-    while (asking.next < asking.end) asking.ask();
+    for (; asks > 0; --asks) ahead.ask();
   }
+  shared = ahead;
 }
 
 // o[row][0 .. 16 kVecs] = o * alpha + sum over keys of p(row) v[column ..], for the `kept` first of kDecodeRows rows. p
 // lies in rows of kDecodeStride, o in rows of `stride` floats. Every key asks for one row.
 template <class V, class Element, int kVecs>
 [[gnu::noinline]] void multiply_values(BlockRows values, int64_t column, const float* p, const float* alpha,
-                                       int64_t kept, float* o, int64_t stride, RowsAhead ahead) {
+                                       int64_t kept, float* o, int64_t stride, RowsAhead& shared) {
+  RowsAhead ahead = shared;
   constexpr int64_t kLanes = V::kLanes;
   V total[kDecodeRows][kVecs];
 #pragma GCC unroll 4
@@ -146,7 +151,7 @@ template <class V, class Element, int kVecs>
   const int64_t offset = values.head + column * Element::kBytes;
 #pragma GCC unroll 1
   for (int64_t j = 0; j < values.count; ++j) {
-    if (j < ahead.count) ahead.ask(j);
+    ahead.ask();
     const std::byte* from = values.rows[j] + offset;
     V v[kVecs];
     if constexpr (kVecs == 1) {
@@ -162,6 +167,7 @@ template <class V, class Element, int kVecs>
       for (int c = 0; c < kVecs; ++c) total[i][c] = V::fma(weight, v[c], total[i][c]);
     }
   }
+  shared = ahead;
   for (int64_t i = 0; i < kDecodeRows && i < kept; ++i) {
     const V factor = V::broadcast(alpha[i]);
     float* at = o + i * stride;
