@@ -314,6 +314,18 @@ class TestCache:
         with pytest.raises(ValueError, match="cache_seqlens"):
             fa2.flash_attn_with_kvcache(q, *old, *(torch.cat([x] * 20, 1) for x in (k, v)), cache_seqlens=lengths)
 
+    def test_compiled_without_a_graph_break(self, device):
+        q, k, v, _, old, lengths = self.make(device)
+        first, second = ([x.clone() for x in old] for _ in "ab")
+
+        def call(q, k, v, a, b, lengths):
+            return fa2.flash_attn_with_kvcache(q, a, b, k, v, cache_seqlens=lengths, causal=True)
+
+        torch._dynamo.reset()
+        o = torch.compile(call, fullgraph=True, backend="aot_eager")(q, k, v, *first, lengths)
+        assert torch.equal(o, call(q, k, v, *second, lengths))
+        assert all(torch.equal(x, y) for x, y in zip(first, second))
+
     def test_calls_that_make_no_sense(self):
         q, k, v, _, old, lengths = self.make("cpu")
         cases = [

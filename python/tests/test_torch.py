@@ -1,5 +1,7 @@
 """PyTorch: direct calls, the registered op under autograd, autocast, opcheck, torch.compile and CUDA graphs."""
 
+from itertools import permutations
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -89,6 +91,16 @@ def test_strides_offsets_and_equal_keys(device):
     if device == "cpu":  # the GPU rows refuse rows off 16 bytes
         odd = torch.randn(2 * 9 * 4 * 16 + 1)[1:].view(2, 9, 4, 16)
         judge(tessera.attention(odd, odd, odd), odd, odd, odd)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+def test_operands_of_three_layouts(device, order):
+    """q, k and v each stored their own way, [batch, seqlen, heads, dim] to the eye: bitwise as if contiguous."""
+    stored = [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)]
+    plain = operands(device, seqlen_q=53, heads_kv=4)
+    back = [tuple(sorted(range(4), key=lambda i: stored[j][i])) for j in order]
+    q, k, v = (x.permute(stored[j]).contiguous().permute(b) for x, j, b in zip(plain, order, back))
+    assert torch.equal(tessera.attention(q, k, v, causal=True), tessera.attention(*plain, causal=True))
 
 
 def test_many_threads_take_turns_with_the_structs():

@@ -87,15 +87,16 @@ def append(
     """Writes new k and v [batch, seqlen_new, heads_kv, dim] behind the first `lengths` rows of each sequence of the
     caches, dense or paged, and returns the lengths after, int32 [batch].
 
-    A cache that is too small is a ValueError on the CPU; on CUDA, where lengths are read on the device, what does not
-    fit is dropped and nothing beyond the cache is touched.
+    A cache that is too small is a ValueError on the CPU; on CUDA, where lengths are read on the device, and in compiled
+    code, what does not fit is dropped and nothing beyond the cache is touched.
     """
     batch, count = new[0].shape[:2]
     page = caches[0].shape[1]
     room = page if table is None else page * table.shape[1]
     positions = lengths.long()[:, None] + torch.arange(count, device=lengths.device)
     beyond = positions >= room
-    if count > room or (not lengths.is_cuda and bool(beyond.any())):
+    looks = not lengths.is_cuda and not torch.compiler.is_compiling()
+    if count > room or (looks and bool(beyond.any())):
         raise ValueError(
             f"cache_seqlens: up to {int(positions.max()) + 1 - count} keys and {count} new ones, cache of {room}"
         )
@@ -107,7 +108,7 @@ def append(
     else:
         place = (table.long().gather(1, positions // page), positions % page)
     for cache, x in zip(caches, new):
-        cache[place] = torch.where(beyond[..., None, None], cache[place], x) if lengths.is_cuda else x
+        cache[place] = torch.where(beyond[..., None, None], cache[place], x) if not looks else x
     return (lengths + count).clamp(max=room).to(torch.int32)
 
 
