@@ -95,7 +95,7 @@ def export(x: Any, name: str, device_type: int) -> Any:
     try:
         try:
             return x.__dlpack__(max_version=(1, 0), **arguments)
-        except TypeError:  # a producer older than version 1 does not know max_version
+        except (TypeError, NotImplementedError):  # a producer older than version 1 does not know max_version
             return x.__dlpack__(**arguments)
     except (BufferError, RuntimeError) as error:
         raise ValueError(f"{name}: its producer does not export it: {error}") from error

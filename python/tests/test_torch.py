@@ -83,6 +83,17 @@ def test_masks_slopes_and_sinks(device):
     judge(tessera.attention(q, k, v, bias=mask), q, k, v, bias=mask)
 
 
+def test_int8_keys_and_values():
+    q, k, v = operands(seqlen_q=2)
+    scales = [x.abs().amax(-1) / 127 for x in (k, v)]
+    k8, v8 = (torch.round(x / s[..., None]).to(torch.int8) for x, s in zip((k, v), scales))
+    k, v = (x.float() * s[..., None] for x, s in zip((k8, v8), scales))
+    o = tessera.attention(q, k8, v8, causal=True, k_scale=scales[0], v_scale=scales[1])
+    judge(o, q, k, v, causal=True)
+    flat = OP(*arguments(q, k8, v8, causal=True, k_scale=scales[0], v_scale=scales[1]))[0]
+    assert torch.equal(flat, o)
+
+
 def test_strides_offsets_and_equal_keys(device):
     """Views that differ in nothing but strides or alignment get plans of their own."""
     base = torch.randn(2, 40, 3, 4, 32, device=device).to(working(device))

@@ -65,6 +65,7 @@ def textbook_backward(arrays, chosen, longest):
     left, right, scale, softcap = chosen[:4]
     assert left == -1 and right in (-1, 0) and longest == (None, None) and softcap == 0
     q, k, v, o, lse, d_o = (arrays[n] for n in ("q", "k", "v", "o", "lse", "d_o"))
+    q, k, v, o, d_o = (x.to(lse.dtype) for x in (q, k, v, o, d_o))
     bias, batch, heads_kv = arrays.get("bias"), k.shape[0], k.shape[2]
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     wide_k, wide_v = (x.repeat_interleave(q.shape[2] // heads_kv, dim=2) for x in (k, v))
