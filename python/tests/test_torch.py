@@ -83,6 +83,18 @@ def test_masks_slopes_and_sinks(device):
     judge(tessera.attention(q, k, v, bias=mask), q, k, v, bias=mask)
 
 
+def test_a_pin_is_seen_by_calls_that_are_remembered(monkeypatch):
+    q = torch.randn(1, 300, 8, 64)
+    tessera.attention(q, q, q)
+    first = tessera.which().kernel
+    monkeypatch.setenv("TESSERA_KERNEL", "cpu.portable.*")
+    tessera.attention(q, q, q)
+    assert tessera.which().kernel == "cpu.portable.forward"
+    monkeypatch.delenv("TESSERA_KERNEL")
+    tessera.attention(q, q, q)
+    assert tessera.which().kernel == first
+
+
 def test_int8_keys_and_values():
     q, k, v = operands(seqlen_q=2)
     scales = [x.abs().amax(-1) / 127 for x in (k, v)]
