@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.25)
 
 function(hash_sources device result)
   file(GLOB_RECURSE paths RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/src/${device}/*)
-  list(APPEND paths src/semantics.hpp src/score.hpp src/sequence.hpp)
+  list(APPEND paths src/semantics.hpp src/sequence.hpp)
   list(SORT paths)
   set(lines "")
   foreach(path IN LISTS paths)

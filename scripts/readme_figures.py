@@ -36,7 +36,7 @@ def table(results):
 
 
 def kernels_changed(results):
-    device = "cuda" if "driver" in results else "cpu"
+    device = "cuda" if results.get("driver") else "cpu"
     script = ROOT / "cli" / "build_info.cmake"
     told = subprocess.run(["cmake", f"-DSOURCE_DIR={ROOT}", f"-DPRINT={device}", "-P", str(script)], check=True,
                           capture_output=True, text=True)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs every test that this machine can run: C and C++ through CTest, installed consumers, Python.
+# Builds and runs the tests that this machine can run: C and C++ through CTest (without the giant ones, label big),
+# installed consumers, Python.
 # Installs what is missing. Usage: test.sh [--quick] [--big] [--no-python] [--torch] [--only REGEX]
 #   --quick        only the suites labelled quick (and nothing of Python)
 #   --big          also those that need over 4 GB or a minute

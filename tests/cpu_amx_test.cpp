@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "element.hpp"
 #include "judged_run.hpp"
 
 namespace tessera::tests {
@@ -149,6 +150,34 @@ std::string refusal(const std::string& text, core::Isa isa, bool has_amx, int32_
       return answer ? core::format_refusal(answer) : "";
     }
   return "no such row";
+}
+
+// At 2^37 the last digit of a float32 lse is coarser than ln 2: weights taken from the merged lse would not sum to 1.
+TEST(AmxForward, ASinkAsLargeAsTheScoresTakesHalf) {
+  OperandSet operands = operands_of("fwd bf16 hq2 hkv2 sq40 sk1 d64 scale=1 sinks");
+  const auto fill = [](const void* rows, size_t count, float value) {
+    for (size_t i = 0; i < count; ++i) {
+      const uint16_t stored = core::float_to_bf16(value);
+      std::memcpy(const_cast<std::byte*>(static_cast<const std::byte*>(rows)) + 2 * i, &stored, sizeof stored);
+    }
+  };
+  fill(operands.tensors.q, 2 * 40 * 64, 0x1p18f);
+  fill(operands.tensors.k, 2 * 64, 0x1p13f);
+  fill(operands.tensors.v, 2 * 64, 3.0f);
+  for (int h = 0; h < 2; ++h) const_cast<float*>(operands.tensors.sinks)[h] = 0x1p37f;
+  int ran = 0;
+  for (const core::KernelEntry* entry : library_rows()) {
+    const RunResult result = run_pinned(operands, entry->name);
+    if (result.code == TESSERA_UNSUPPORTED) continue;
+    ASSERT_EQ(result.code, TESSERA_OK) << entry->name << ": " << result.message;
+    ++ran;
+    for (size_t i = 0; i < 2 * 40 * 64; ++i) {
+      uint16_t stored;
+      std::memcpy(&stored, static_cast<const std::byte*>(operands.tensors.o) + 2 * i, sizeof stored);
+      ASSERT_EQ(core::bf16_to_float(stored), 1.5f) << entry->name << ", element " << i;
+    }
+  }
+  EXPECT_GE(ran, 2);  // the portable row and the emulated tiles
 }
 
 TEST(AmxForward, RefusalsNameTheirReason) {

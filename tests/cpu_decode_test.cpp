@@ -270,10 +270,12 @@ TEST(CpuDecode, RefusalsNameTheirReason) {
       {"bwd f32 sq1 sk9 d8", "runs the forward pass only (pass=1)"},
       {"f32 sq1 sk9 d577 dv8", "head_dim_qk above 576 (head_dim_qk=577)"},
       {"f32 sq1 sk9 d8 dv513", "head_dim_v above 512 (head_dim_v=513)"},
+      {"bf16 sq1 sk9 d8 kv=int8", "reads v in the order of its rows only (v_order=1)"},
   };
   for (const std::string& row : decode_rows()) {
     for (const auto& one : cases) {
-      const Parsed parsed = parse(std::string(one.words) + " kernel=" + row);
+      Parsed parsed = parse(std::string(one.words) + " kernel=" + row);
+      if (std::strstr(one.reason, "v_order") != nullptr) parsed.problem.v_order = 1;
       core::Plan plan;
       tessera_status status{};
       EXPECT_EQ(core::make_plan(parsed.problem, {}, &plan, &status), TESSERA_UNSUPPORTED) << one.words;

@@ -363,7 +363,7 @@ def measure(text: str, rounds: int, samples: int, errors: bool, baselines: Basel
 def sources_sha256() -> str | None:
     """The hash of the CUDA kernels' sources that cli/build_info.cmake prints, from the tree that holds this package."""
     root = Path(__file__).resolve().parents[2]
-    shared = ("src/semantics.hpp", "src/score.hpp", "src/sequence.hpp")
+    shared = ("src/semantics.hpp", "src/sequence.hpp")
     files = [path for path in (root / "src" / "cuda").rglob("*") if path.is_file()]
     if not files:
         return None

@@ -9,7 +9,8 @@
 //   o / row_sum and lse are the split's state; states are merged in the order of the splits
 //
 // While a block is worked on, the next one is prefetched in the order of memory. A group of 4 at d = 128 and bf16 does
-// 2048 FMAs for 512 bytes: memory is the bound from AVX2 on. Source: Dao et al., Flash-Decoding (2023).
+// 1024 FMAs for 512 bytes, about as long as one core takes to read them (docs/notes/cpu.md). Source: Dao et al.,
+// Flash-Decoding (2023).
 // Invariants: split bounds depend on the sequence alone, a row's arithmetic on its own scores alone; bytes outside of a
 // sequence's lengths are never read.
 #pragma once

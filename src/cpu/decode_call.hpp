@@ -14,10 +14,9 @@ namespace tessera::cpu {
 // Rows (queries x heads of a group) that the decode rows take of unquantised caches. Up to 32 rows share one read of K
 // and V; a few times that is still faster here than in the forward rows, which do not split the keys over threads.
 inline constexpr int64_t kMaxDecodeRows = 128;
-inline constexpr int64_t kDecodeStrip = 32;  // rows that share one pass over the keys
-inline constexpr int64_t kDecodeBlock = 64;  // keys whose scores are formed before the softmax
-inline constexpr int64_t kDecodeSplit =
-    1024;  // keys of a split when the caller names no number: enough work for a thread
+inline constexpr int64_t kDecodeStrip = 32;                  // rows that share one pass over the keys
+inline constexpr int64_t kDecodeBlock = 64;                  // keys whose scores are formed before the softmax
+inline constexpr int64_t kDecodeSplit = 1024;                // keys of a split when the caller names no number
 inline constexpr int64_t kDecodeStride = kDecodeBlock + 16;  // floats between rows of scores
 
 struct DecodeTiles {

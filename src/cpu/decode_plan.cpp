@@ -116,6 +116,7 @@ Refusal refuse_decode(const Problem& problem) {
   if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32)
     return {"writes o in q's dtype or f32", "o.dtype", problem.o.dtype};
   if (problem.has(TESSERA_FLAG_V_MEAN)) return {"takes no v_mean", nullptr, 0};
+  if (problem.v_order != 0) return {"reads v in the order of its rows only", "v_order", problem.v_order};
   if (problem.head_dim_qk > 576) return {"head_dim_qk above 576", "head_dim_qk", problem.head_dim_qk};
   if (problem.head_dim_v > 512) return {"head_dim_v above 512", "head_dim_v", problem.head_dim_v};
   // Quantised caches have no other row: they stay here whatever the number of queries.

@@ -275,7 +275,8 @@ class ForwardTask {
       const bool used = unit.row + i < sequence.seqlen_q;
       const float own = core::lse_from_base2(unit.statistics.row_max[i], unit.statistics.row_sum[i]);
       const float lse = used ? core::merge_lse(own, sink) : -kInfinity;
-      weight[i] = unit.statistics.row_sum[i] == 0 ? 0.0f : core::merge_weight(own, lse) / unit.statistics.row_sum[i];
+      weight[i] =
+          unit.statistics.row_sum[i] == 0 ? 0.0f : core::merge_weights(own, sink).first / unit.statistics.row_sum[i];
       if (problem.has(TESSERA_FLAG_LSE) && i < unit.rows)
         static_cast<float*>(context_.tensors->lse)[unit.head * sequence.lse_stride + sequence.lse_row + unit.row + i] =
             lse;

@@ -30,7 +30,8 @@ Refusal refuse_problem(const Problem& problem) {
 
 int64_t units_of(const Problem& problem) { return (problem.seqlen_q + kUnit - 1) / kUnit * problem.group; }
 
-// Units an item: as many as share the packed K and V within half of L2, fewer when threads would go without work.
+// Units an item: as many as share the packed K and V within three quarters of L2, fewer when threads would go without
+// work.
 int64_t units_per_item(const Problem& problem, const DeviceInfo& device, int64_t threads) {
   const int64_t fixed = make_shape(problem, 0).task_bytes, each = make_shape(problem, 1).unit_bytes;
   const int64_t fit = (device.l2_bytes * 3 / 4 - fixed) / each;
