@@ -217,6 +217,7 @@ TESSERA_SITUATION(BugPaged, GrowingContextNeverLeavesRowsUnwritten) {
   for (int32_t context = 1; context <= 600; ++context) {
     SCOPED_TRACE(context);
     c.seqused_k = {context, context};
+    c.problem.num_splits = std::array{0, 2, 3, 7, 32}[static_cast<size_t>(context) % 5];
     on_every_row(
         c,
         [&] {

@@ -27,13 +27,20 @@ int64_t splits_of(const Problem& problem, int64_t keys) {
   return std::max<int64_t>(1, (keys + size - 1) / size);
 }
 
+// Of any sequence. Split sizes follow from a sequence's own length, so a shorter one may have more splits than the
+// longest: of 7 splits asked for, 600 keys make 5 of 128, and 321 keys make 6 of 64.
+int64_t most_splits(const Problem& problem) {
+  if (problem.num_splits <= 0) return splits_of(problem, problem.seqlen_k);
+  return std::clamp<int64_t>((problem.seqlen_k + 63) / 64, 1, problem.num_splits);
+}
+
 DecodeTiles make_tiles(const Problem& problem, int64_t heads) {
   DecodeTiles tiles{};
   tiles.heads = heads;
   const int64_t all = problem.seqlen_q * problem.group;
   tiles.rows = std::min(all, kDecodeStrip);
   tiles.strips = (all + kDecodeStrip - 1) / kDecodeStrip;
-  tiles.splits = splits_of(problem, problem.seqlen_k);
+  tiles.splits = most_splits(problem);
   tiles.head_dim_qk_padded = round_up(problem.head_dim_qk, 16);
   tiles.head_dim_v_padded = round_up(problem.head_dim_v, 16);
   const int64_t rows = round_up(tiles.rows, 4);
