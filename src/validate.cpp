@@ -141,6 +141,8 @@ int check_sizes(const tessera_problem& g, tessera_status* status) {
   return TESSERA_OK;
 }
 
+constexpr double kLargestFactor = 1e30;
+
 int check_scores(const tessera_problem& g, tessera_status* status) {
   if (g.left < -1) return refuse(status, "left", g.left, "-1 (unbounded), 0 or more");
   if (g.right < -1) return refuse(status, "right", g.right, "-1 (unbounded), 0 or more");
@@ -151,6 +153,16 @@ int check_scores(const tessera_problem& g, tessera_status* status) {
   if (!(g.softcap >= 0.0) || std::isinf(g.softcap)) {
     return fail(status, TESSERA_INVALID_ARGUMENT, "softcap is %g; expected 0 (off) or a positive finite number",
                 g.softcap);
+  }
+  if (g.q.dtype == TESSERA_F64) return TESSERA_OK;
+  // All other types compute in float32. 1e30 leaves its largest number room for log2(e) and a product with a score.
+  if (std::fabs(g.scale) > kLargestFactor) {
+    return fail(status, TESSERA_INVALID_ARGUMENT, "scale is %g; expected at most %g in magnitude unless q is f64",
+                g.scale, kLargestFactor);
+  }
+  if (g.softcap > kLargestFactor || (g.softcap > 0 && g.softcap < 1 / kLargestFactor)) {
+    return fail(status, TESSERA_INVALID_ARGUMENT, "softcap is %g; expected 0 or %g to %g unless q is f64", g.softcap,
+                1 / kLargestFactor, kLargestFactor);
   }
   return TESSERA_OK;
 }

@@ -152,6 +152,14 @@ std::string refusal(const std::string& text, core::Isa isa, bool has_amx, int32_
   return "no such row";
 }
 
+// Errors of a score are relative errors of its probability, and its lse is held to 2^-20 of itself.
+TEST(AmxForward, LargeScoresKeepTheirLse) {
+  for (const char* dtype : {"f16", "bf16"}) {
+    for (const char* scale : {"3", "10", "30", "100"})
+      check(std::string("fwd ") + dtype + " sq128 sk300 d128 hq2 causal scale=" + scale);
+  }
+}
+
 // At 2^37 the last digit of a float32 lse is coarser than ln 2: weights taken from the merged lse would not sum to 1.
 TEST(AmxForward, ASinkAsLargeAsTheScoresTakesHalf) {
   OperandSet operands = operands_of("fwd bf16 hq2 hkv2 sq40 sk1 d64 scale=1 sinks");

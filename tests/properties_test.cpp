@@ -281,5 +281,21 @@ TEST(Properties, MergedStatesEqualTheWhole) {
   EXPECT_GT(merged, 0);
 }
 
+// exp turns the absolute error of a score into a relative one of its probability, so long sums show at large scores.
+TEST(Properties, LargeScoresKeepTheTolerance) {
+  for (const char* problem : {"f32 hq2 sq150 sk150 d128 causal scale=1", "f32 hq2 sq150 sk150 d128 causal scale=3",
+                              "f32 hq2 sq150 sk150 d64 causal scale=3", "f32 hq1 sq100 d576 dv512 scale=3"}) {
+    for (int seed = 1; seed <= 4; ++seed) {
+      const std::string text = std::string(problem) + " seed=" + std::to_string(seed);
+      const OperandSet operands = operands_of(text);
+      const Judged judged = judge(operands);
+      for (const core::KernelEntry* entry : library_rows()) {
+        RunResult result;
+        EXPECT_EQ(check_row(operands, judged, entry->name, &result), "") << text;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::tests

@@ -185,10 +185,10 @@ class ForwardTask {
     };
     for (int64_t block = 0; block < kBlocks; block += 2) {
       zero_stripe<0>(tiles_);
-      multiply<0, kParts>(tiles_, stripe(block), q, depth);
+      multiply<0, kParts, kScorePairs>(tiles_, stripe(block), q, depth);
       if (block > 0) store_stripe<1>(tiles_, scores + (block - 1) * 16 * kUnitRows);
       zero_stripe<1>(tiles_);
-      multiply<1, kParts>(tiles_, stripe(block + 1), q, depth);
+      multiply<1, kParts, kScorePairs>(tiles_, stripe(block + 1), q, depth);
       store_stripe<0>(tiles_, scores + block * 16 * kUnitRows);
     }
     store_stripe<1>(tiles_, scores + (kBlocks - 1) * 16 * kUnitRows);
@@ -252,11 +252,11 @@ class ForwardTask {
     constexpr int64_t kStripe = 16 * kUnitRows;
     for (int64_t block = 0; block < blocks; block += 2) {
       load_stripe<0>(tiles_, unit.o + block * kStripe);
-      multiply<0, kParts>(tiles_, stripe(block), p, kDepth);
+      multiply<0, kParts, kValuePairs>(tiles_, stripe(block), p, kDepth);
       if (block > 0) store_stripe<1>(tiles_, unit.o + (block - 1) * kStripe);
       if (block + 1 < blocks) {
         load_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
-        multiply<1, kParts>(tiles_, stripe(block + 1), p, kDepth);
+        multiply<1, kParts, kValuePairs>(tiles_, stripe(block + 1), p, kDepth);
       }
       store_stripe<0>(tiles_, unit.o + block * kStripe);
     }

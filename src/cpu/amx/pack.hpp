@@ -6,9 +6,8 @@
 //   V^T  A operand of O^T = V^T P^T tile (dim block of 16, key block of 32): 16 dims x 32 keys
 //   P^T  B operand of O^T           tile (key block of 32, query half): 16 key pairs x 16 queries
 //
-// bf16 inputs are one part. f16 inputs are two: high = bf16(x), low = bf16(x - high), which keep all 11 bits of x, so
-// that high * high + high * low + low * high misses the product by 2^-16 only; one part would miss it by 2^-9, eight
-// times the rounding of f16 itself.
+// bf16 inputs are one part. f16 inputs are two: high = bf16(x), low = bf16(x - high), which keep all 11 bits of x; one
+// part would miss by 2^-9, eight times the rounding of f16 itself.
 #pragma once
 
 #include <cstdint>

@@ -10,11 +10,13 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// Operand parts of the three products of two-part operands; one-part operands take the first alone.
+// Operand parts of the products of two-part operands; one-part operands take the first alone. Scores take all four, since
+// exp turns their absolute error into a relative one; values the first three, whose product misses by 2^-16.
 struct PartPair {
   int a, b;
 };
-inline constexpr PartPair kPartPairs[3] = {{0, 0}, {0, 1}, {1, 0}};
+inline constexpr PartPair kPartPairs[4] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}};
+inline constexpr int kScorePairs = 4, kValuePairs = 3;
 
 // Addresses of A tiles (part, depth block) of one 16-row stripe and of B tiles (part, depth block, query half).
 struct Stripe {
@@ -26,9 +28,9 @@ struct Columns {
   int64_t part_stride;  // elements; depth blocks follow each other, two halves each
 };
 
-template <int kSet, int kParts, class Tiles>
+template <int kSet, int kParts, int kPairs, class Tiles>
 inline void multiply(Tiles& tiles, const Stripe& a, const Columns& b, int64_t depth_blocks) {
-  for (int pair = 0; pair < (kParts == 1 ? 1 : 3); ++pair) {
+  for (int pair = 0; pair < (kParts == 1 ? 1 : kPairs); ++pair) {
     const uint16_t* left = a.tiles + kPartPairs[pair].a * a.part_stride;
     const uint16_t* right = b.tiles + kPartPairs[pair].b * b.part_stride;
     for (int64_t block = 0; block < depth_blocks; ++block) {
