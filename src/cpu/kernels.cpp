@@ -76,8 +76,8 @@ constexpr core::KernelEntry entry(const char* name) {
 
 constexpr core::KernelEntry kKernels[] = {
 #if defined(__x86_64__)
-    entry<DecodeRow<Isa::avx512, kDecodeAvx512, 85>>("cpu.avx512.decode"),
-    entry<DecodeRow<Isa::avx2, kDecodeAvx2, 80>>("cpu.avx2.decode"),
+    entry<DecodeRow<Isa::avx512, kDecodeAvx512, 65>>("cpu.avx512.decode"),
+    entry<DecodeRow<Isa::avx2, kDecodeAvx2, 60>>("cpu.avx2.decode"),
 #elif defined(__aarch64__)
     entry<DecodeRow<Isa::neon, kDecodeNeon, 80>>("cpu.neon.decode"),
 #endif
