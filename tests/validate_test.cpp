@@ -111,7 +111,7 @@ const std::vector<Rule> kNumberRules = {
     {"softcap", kDense, EDIT(p.softcap = 30.0), EDIT(p.softcap = -1.0), {"softcap is -1", "0 (off)"}},
     {"NaN softcap", kDense, EDIT(p.softcap = 0.0), EDIT(p.softcap = NAN), {"softcap is", "nan"}},
     {"infinite softcap", kDense, nothing(), EDIT(p.softcap = INFINITY), {"softcap is inf"}},
-    {"scale beyond float32", kDense, EDIT(p.scale = -1e30), EDIT(p.scale = -3e37), {"scale is -3e+37", "at most 1e+30"}},
+    {"scale beyond float32", kDense, EDIT(p.scale = -1e30), EDIT(p.scale = -3e37), {"scale is -3e+37", "1e+30"}},
     {"scale of doubles", kDense, EDIT(p.scale = 1e30), EDIT(p.scale = 1e300), {"scale is 1e+300", "unless q is f64"}},
     {"softcap beyond float32", kDense, EDIT(p.softcap = 1e30), EDIT(p.softcap = 1e39), {"softcap is 1e+39"}},
     {"softcap below float32", kDense, EDIT(p.softcap = 1e-30), EDIT(p.softcap = 1e-60), {"softcap is 1e-60"}},
