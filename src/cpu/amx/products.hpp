@@ -10,8 +10,8 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// Operand parts of the products of two-part operands; one-part operands take the first alone. Scores take all four, since
-// exp turns their absolute error into a relative one; values the first three, whose product misses by 2^-16.
+// Operand parts of the products of two-part operands; one-part operands take the first alone. Scores take all four,
+// since exp turns their absolute error into a relative one; values the first three, whose product misses by 2^-16.
 struct PartPair {
   int a, b;
 };
