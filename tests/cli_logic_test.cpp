@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <set>
 
 #include "baselines/operands.hpp"
 #include "cli/check.hpp"
+#include "cli/cold_caches.hpp"
 #include "cli/failure.hpp"
 #include "cli/runner.hpp"
 #include "cli/units.hpp"
@@ -70,6 +73,65 @@ TEST(CliUnits, WorkOfPackedLengths) {
   core::Problem checked;
   ASSERT_EQ(core::validate(operands.problem, &checked, nullptr), TESSERA_OK);
   EXPECT_EQ(exact_work(checked, operands.tensors).flops, 4.0 * 16 * (2 * 2 + 4 * 4 + 8 * 8));
+}
+
+struct ColdCase {
+  baselines::OperandSet operands;
+  core::Work work{};
+};
+ColdCase cold_case(const std::string& text) {
+  ColdCase result{baselines::make_operands(text, nullptr)};
+  core::Problem problem;
+  EXPECT_EQ(core::validate(result.operands.problem, &problem, nullptr), TESSERA_OK) << text;
+  result.work = exact_work(problem, result.operands.tensors);
+  return result;
+}
+
+TEST(CliColdCaches, FewBytesMakeNoMoreThanTheLimit) {
+  constexpr size_t kLimit = 1 << 20;
+  for (const char* text : {"f32 sq1 d4", "f32 sq1 sk1 d1 dv1", "f16 sq1 sk7 d8 dv16", "f32 hkv2 hq2 sq1 sk300 d64",
+                           "bf16 b3 sq1 sk33 d16 paged=16", "f32 sq1 sk1024 d128", "f32 sq1 sk4096 d128"}) {
+    const ColdCase c = cold_case(text);
+    ColdCaches caches(c.operands, c.work, kLimit);
+    EXPECT_LE(caches.bytes(), kLimit) << text;
+    const size_t copies = caches.copies();
+    EXPECT_EQ(caches.bytes() == 0, copies == 1) << text;  // one copy alone may be too large
+    const tessera_tensors first = caches.next();
+    EXPECT_EQ(first.k, c.operands.tensors.k) << text;
+    EXPECT_EQ(first.v, c.operands.tensors.v) << text;
+    std::set<const void*> seen = {first.k, first.v};
+    for (size_t i = 1; i < copies; ++i) {
+      const tessera_tensors& next = caches.next();
+      seen.insert({next.k, next.v});
+      EXPECT_EQ(next.q, first.q);
+      EXPECT_EQ(next.o, first.o);
+      ASSERT_EQ(std::memcmp(next.k, first.k, 2), 0) << text << ", copy " << i;
+      ASSERT_EQ(std::memcmp(next.v, first.v, 2), 0) << text << ", copy " << i;
+    }
+    EXPECT_EQ(seen.size(), 2 * copies) << text;
+    EXPECT_EQ(caches.next().k, first.k) << text << ": they come in turn";
+  }
+}
+
+TEST(CliColdCaches, CopiesFillTheLimitAndHoldAllOfKAndV) {
+  const ColdCase c = cold_case("f32 sq1 sk16 d16 dv32");
+  ColdCaches caches(c.operands, c.work, 1 << 20);
+  EXPECT_EQ(caches.bytes(), (size_t{1} << 20) / 3072 * 3072);
+  EXPECT_EQ(caches.copies(), (size_t{1} << 20) / 3072 + 1);
+  for (size_t i = 0; i < caches.copies(); ++i) {
+    const tessera_tensors& next = caches.next();
+    ASSERT_EQ(std::memcmp(next.k, c.operands.tensors.k, 16 * 16 * 4), 0) << i;
+    ASSERT_EQ(std::memcmp(next.v, c.operands.tensors.v, 16 * 32 * 4), 0) << i;
+  }
+}
+
+TEST(CliColdCaches, SmallCopiesAreCounted) {
+  const ColdCase c = cold_case("f32 sq1 d4");
+  const ColdCaches caches(c.operands, c.work);
+  EXPECT_EQ(caches.copies(), 65537u);
+  EXPECT_LE(caches.bytes(), size_t{1} << 30);
+  const ColdCase arithmetic = cold_case("f32 sq256 d64");
+  EXPECT_EQ(ColdCaches(arithmetic.operands, arithmetic.work).copies(), 1u) << "arithmetic bounds it";
 }
 
 }  // namespace
