@@ -1,10 +1,14 @@
 // Arguments to commands, and every failure to an exit code and one line on stderr.
 #include "cli/app.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "cli/bench.hpp"
 #include "cli/commands.hpp"
@@ -104,14 +108,28 @@ int give_up(int exit_code, std::string message) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = exit_code == kRefused && c == '\n' ? '\n' : '?';
   while (!message.empty() && message.back() == '\n') message.pop_back();
   std::fflush(stdout);
-  fmt::print(stderr, "tessera: {}\n", message);
+  // Not by fmt::print, which throws where stderr is closed or full: the exit code has to come out then, too.
+  std::fputs(("tessera: " + message + '\n').c_str(), stderr);
   return exit_code;
 }
 
-// stdout may be a file on a full disk.
+// stdout may be closed, or a file on a full disk.
+int lost_stdout(int exit_code, int error) {
+  return give_up(worse_exit(exit_code, kDeviceError),
+                 fmt::format("stdout: cannot be written ({})", std::strerror(error)));
+}
+
 int finish(int exit_code) {
+  errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
-  return give_up(worse_exit(exit_code, kBadInput), fmt::format("stdout: cannot be written ({})", std::strerror(errno)));
+  return lost_stdout(exit_code, errno != 0 ? errno : EIO);
+}
+
+// A file opened while a standard stream is closed would take its number, and messages would go into that file. The
+// mode is the one that makes use of the stream fail as it does when closed.
+void occupy_standard_streams() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(number, F_GETFD) < 0) (void)::open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 int usage_error(const CLI::App& app, int argc, const char* const* argv, const CLI::ParseError& error) {
@@ -131,6 +149,7 @@ int usage_error(const CLI::App& app, int argc, const char* const* argv, const CL
 }  // namespace
 
 int run_app(int argc, const char* const* argv) {
+  occupy_standard_streams();
   CLI::App app("Tessera: exact attention in tiles, on CPU and GPU", "tessera");
   Options options;
   app.set_version_flag("--version", [] { return version_text(); });
@@ -153,6 +172,10 @@ int run_app(int argc, const char* const* argv) {
     return give_up(failure.exit_code, failure.message);
   } catch (const std::bad_alloc&) {
     return give_up(kDeviceError, "out of memory");
+  } catch (const std::system_error& error) {
+    // fmt::print throws this where stdout cannot be written; commands turn errors of their own files into Failure.
+    if (std::ferror(stdout) != 0) return lost_stdout(kDone, error.code().value());
+    return give_up(kDeviceError, error.what());
   } catch (const std::exception& error) {
     return give_up(kDeviceError, error.what());
   }

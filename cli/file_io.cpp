@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "cli/failure.hpp"
 
@@ -63,10 +64,31 @@ InputFile::~InputFile() {
   if (mapped_ != nullptr) ::munmap(mapped_, bytes_.size());
 }
 
+bool same_file(const std::string& a, const std::string& b) {
+  struct stat first {
+  }, second{};
+  const bool has_first = ::stat(a.c_str(), &first) == 0, has_second = ::stat(b.c_str(), &second) == 0;
+  if (has_first != has_second) return false;
+  if (has_first) return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+  const auto resolved = [](const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+    const std::filesystem::path canonical = std::filesystem::weakly_canonical(absolute, error);
+    return error ? absolute.lexically_normal() : canonical;
+  };
+  return resolved(a) == resolved(b);
+}
+
 OutputFile::OutputFile(const std::string& path, std::string_view label) : label_(label), path_(path) {
   struct stat info {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
+  const int absent = exists ? 0 : errno;
   if (exists && S_ISDIR(info.st_mode)) fail(EISDIR);
+  struct stat link {};
+  if (!exists && ::lstat(path.c_str(), &link) == 0) {
+    if (absent != ENOENT) fail(absent);
+    bad_input("{}: cannot be written (a symbolic link to a file that does not exist)", label);
+  }
   if (exists && !S_ISREG(info.st_mode)) {
     descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) fail(errno);

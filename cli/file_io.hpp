@@ -26,8 +26,12 @@ class InputFile {
   void* mapped_ = nullptr;
 };
 
+// Whether two names lead to one file: through links and any spelling where it exists, by its path where not yet.
+bool same_file(const std::string& a, const std::string& b);
+
 // A file that appears under its name only by commit(): until then it is a temporary one beside it, removed on the way
-// out. A name that is a device or a pipe is written through, a symbolic link is followed.
+// out. A name that is a device or a pipe is written through, a symbolic link is followed,
+// one that leads nowhere is refused.
 class OutputFile {
  public:
   // Throws Failure (bad input) unless the file can be made. `label` is e.g. "--out o.npy".

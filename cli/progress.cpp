@@ -12,14 +12,14 @@ Progress::Progress() : terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 void Progress::show(std::string_view what) {
   if (!terminal_) return;
-  fmt::print(stderr, "\r\x1b[K{} ...", what.substr(0, 100));
+  std::fputs(fmt::format("\r\x1b[K{} ...", what.substr(0, 100)).c_str(), stderr);
   std::fflush(stderr);
   shown_ = true;
 }
 
 void Progress::clear() {
   if (!shown_) return;
-  fmt::print(stderr, "\r\x1b[K");
+  std::fputs("\r\x1b[K", stderr);
   std::fflush(stderr);
   shown_ = false;
 }

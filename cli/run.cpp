@@ -1,6 +1,7 @@
 // `tessera run`: attention on tensors from files, and a report that sets the chosen kernel beside the textbook method.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "baselines/operands.hpp"
 #include "cli/commands.hpp"
@@ -33,11 +34,12 @@ void check_options(const RunOptions& options) {
   if (!files.lse.empty() && safetensors) bad_input("--lse {}: lse goes into --out beside --input", files.lse);
   if (!files.lse.empty() && !ends_with(files.lse, ".npy") && !is_special(files.lse))
     bad_input("--lse {}: expected a name that ends in .npy", files.lse);
-  if (!files.lse.empty() && files.lse == files.out)
+  if (!files.lse.empty() && !files.out.empty() && same_file(files.lse, files.out))
     bad_input("--lse {}: is --out as well, expected two files", files.lse);
   for (const std::string* input : {&files.input, &files.q, &files.k, &files.v})
-    if (!input->empty() && (*input == files.out || *input == files.lse))
-      bad_input("--out {}: is an input as well, expected another file", *input);
+    for (const auto& [option, output] : {std::pair("--out", &files.out), std::pair("--lse", &files.lse)})
+      if (!input->empty() && !output->empty() && same_file(*input, *output))
+        bad_input("{} {}: is an input as well, expected another file", option, *output);
 }
 
 // Fails before the work, not after it, where a result could not be written.

@@ -37,8 +37,10 @@ std::vector<RowReason> reasons_of_rows(const tessera_problem& problem) {
   struct Context {
     std::vector<RowReason>* rows;
     std::string excluded;
-  } context{&rows,
-            problem.kernel[0] == '\0' ? "runs only when pinned" : fmt::format("excluded by kernel={}", problem.kernel)};
+  } context{&rows, "runs only when pinned"};
+  const char* source = problem.kernel[0] != '\0' ? "kernel" : "TESSERA_KERNEL";
+  if (const char* pin = core::active_pin(checked); pin[0] != '\0')
+    context.excluded = fmt::format("excluded by {}={}", source, pin);
   core::visit_rows(
       checked, *device, baselines::kernels(),
       [](const core::RowAnswer& answer, void* opaque) {

@@ -331,6 +331,37 @@ TEST_F(Files, UnwritableOutputsAreOneLine) {
   EXPECT_EQ(count(), 0u);
 }
 
+TEST_F(Files, ALinkToNothingIsNoOutput) {
+  std::filesystem::create_symlink(path("nothing"), path("link"));
+  std::filesystem::create_symlink("loop", path("loop"));
+  EXPECT_MESSAGE(failure_of([&] { OutputFile(path("link"), "file"); }),
+                 "file: cannot be written (a symbolic link to a file that does not exist)");
+  EXPECT_MESSAGE(failure_of([&] { OutputFile(path("loop"), "file"); }), "file: cannot be written (Too many");
+  EXPECT_EQ(count(), 2u);
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+}
+
+TEST_F(Files, EverySpellingOfAFileIsThatFile) {
+  std::filesystem::create_directory(path("sub"));
+  std::filesystem::create_directory_symlink(folder_, path("here"));
+  std::ofstream(path("old")) << "x";
+  std::ofstream(path("other")) << "x";
+  std::filesystem::create_symlink("old", path("link"));
+  std::filesystem::create_hard_link(path("old"), path("hard"));
+  const std::string relative = std::filesystem::relative(folder_);
+  for (const std::string& prefix : {folder_ + "/", folder_ + "//./", path("sub/../"), path("here/"), relative + "/"}) {
+    EXPECT_TRUE(same_file(path("old"), prefix + "old")) << prefix;
+    EXPECT_TRUE(same_file(prefix + "link", path("old"))) << prefix;
+    EXPECT_TRUE(same_file(prefix + "hard", path("old"))) << prefix;
+    EXPECT_TRUE(same_file(path("new"), prefix + "new")) << prefix << ", not there yet";
+    EXPECT_TRUE(same_file(path("no/such/new"), prefix + "no/such/new")) << prefix << ", not there yet";
+    EXPECT_FALSE(same_file(path("old"), prefix + "other")) << prefix;
+    EXPECT_FALSE(same_file(path("old"), prefix + "new")) << prefix;
+    EXPECT_FALSE(same_file(path("new"), prefix + "newer")) << prefix;
+    EXPECT_FALSE(same_file(path("new"), prefix + "sub/new")) << prefix;
+  }
+}
+
 TEST_F(Files, InputIsTheFileOrOneLine) {
   std::ofstream(path("i")) << "content";
   const InputFile file(path("i"), "file");
