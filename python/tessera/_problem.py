@@ -28,17 +28,19 @@ def _read_text(call, *arguments) -> str:
 
 
 def set_field(struct: ctypes.Structure, field: str, value: Any, name: str | None = None) -> None:
-    """struct.field = value; ValueError, not a wrapped value, where an integer does not fit."""
+    """struct.field = value; ValueError, and the value that was, where an integer does not fit."""
     if isinstance(value, str):
         value = value.encode()
+    before = getattr(struct, field)
     try:
-        setattr(struct, field, value)
+        ctypes.Structure.__setattr__(struct, field, value)
         stored = getattr(struct, field)
     except OverflowError:
         stored = None
     except ValueError as error:
         raise ValueError(f"{name or field}: {error}") from None
     if isinstance(value, int) and stored != value:
+        ctypes.Structure.__setattr__(struct, field, before)
         raise ValueError(f"{name or field}: {value}, expected a number of {8 * getattr(type(struct), field).size} bits")
 
 
@@ -68,6 +70,12 @@ class Problem(_c.ProblemStruct):
             if not hasattr(self, field):
                 raise ValueError(f"{field}: no field of a problem")
             set_field(self, field, value)
+
+    def __setattr__(self, field: str, value: Any) -> None:
+        """AttributeError: there is no such field. ValueError: the number does not fit. ctypes would keep both."""
+        if not hasattr(type(self), field):
+            raise AttributeError(f"{field}: no field of a problem")
+        set_field(self, field, value)
 
     def __str__(self) -> str:
         return _read_text(_lib.tessera_problem_format, ctypes.byref(self))

@@ -133,3 +133,24 @@ def test_no_device_is_a_runtime_error_or_runs():
     with pytest.raises(RuntimeError) as caught:
         tessera.Plan(problem)
     assert caught.type is RuntimeError and str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("total_q", 2**70), ("batch", 2**64 + 2), ("heads_q", 2**32 + 4), ("left", -(2**63) - 1)]
+)
+def test_a_field_takes_no_number_that_does_not_fit(field, value):
+    problem = tessera.Problem("f32 b2 hq4 hkv2 sq8 d16")
+    before = getattr(problem, field)
+    with pytest.raises(ValueError, match=field):
+        setattr(problem, field, value)
+    assert getattr(problem, field) == before
+
+
+def test_a_field_that_does_not_exist_is_not_made():
+    problem = tessera.Problem("f32 b2 hq4 hkv2 sq8 d16")
+    for field in ("sqlen_q", "num_split", "Batch"):
+        with pytest.raises(AttributeError, match=field):
+            setattr(problem, field, 3)
+    problem.num_splits = 3
+    problem.kernel = "cpu.*"
+    assert "splits=3" in str(problem) and "kernel=cpu.*" in str(problem)
