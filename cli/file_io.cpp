@@ -28,12 +28,27 @@ struct Descriptor {
   }
 };
 
-void read_all(int descriptor, std::string_view label, std::vector<std::byte>* bytes) {
+void require_memory_for(size_t bytes, std::string_view label) {
+  const double present = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (static_cast<double>(bytes) > present)
+    throw Failure{kDeviceError, fmt::format("{}: out of memory: its header says {} bytes, this machine has {}", label,
+                                            bytes, present)};
+}
+
+// Up to the end, which is where the header says. `size`: what is known without it.
+void read_all(int descriptor, std::string_view label, SizeInHeader size_in_header, std::optional<size_t> size,
+              std::vector<std::byte>* bytes) {
   constexpr size_t kStep = 1 << 20;
   for (;;) {
+    if (!size) {
+      size = size_in_header(*bytes, label);
+      if (size) require_memory_for(*size, label);
+    }
     const size_t had = bytes->size();
-    bytes->resize(had + kStep);
-    const ssize_t got = ::read(descriptor, bytes->data() + had, kStep);
+    if (size && had > *size) bad_input("{}: goes on after the {} bytes that its header says", label, *size);
+    const size_t step = size ? std::min(kStep, *size - had + 1) : kStep;
+    bytes->resize(had + step);
+    const ssize_t got = ::read(descriptor, bytes->data() + had, step);
     bytes->resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got == 0) return;
     if (got < 0 && errno != EINTR) bad_input("{}: {}", label, std::strerror(errno));
@@ -42,12 +57,15 @@ void read_all(int descriptor, std::string_view label, std::vector<std::byte>* by
 
 }  // namespace
 
-InputFile::InputFile(const std::string& path, std::string_view label) {
+InputFile::InputFile(const std::string& path, std::string_view label, SizeInHeader size_in_header) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   struct stat info {};
   if (file.number < 0 || ::fstat(file.number, &info) != 0) bad_input("{}: {}", label, std::strerror(errno));
   if (S_ISDIR(info.st_mode)) bad_input("{}: is a directory, expected a file", label);
-  if (S_ISREG(info.st_mode) && info.st_size > 0) {
+  const bool regular = S_ISREG(info.st_mode);
+  if (!regular && !S_ISFIFO(info.st_mode)) bad_input("{}: is a device, expected a file or a pipe", label);
+  if (!regular && size_in_header == nullptr) bad_input("{}: is a pipe, expected a file", label);
+  if (regular && info.st_size > 0) {
     const size_t size = static_cast<size_t>(info.st_size);
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number, 0);
     if (address != MAP_FAILED) {
@@ -56,7 +74,9 @@ InputFile::InputFile(const std::string& path, std::string_view label) {
       return;
     }
   }
-  read_all(file.number, label, &read_);
+  std::optional<size_t> size;
+  if (size_in_header == nullptr || info.st_size > 0) size = static_cast<size_t>(info.st_size);
+  read_all(file.number, label, size_in_header, size, &read_);
   bytes_ = read_;
 }
 

@@ -1,6 +1,7 @@
 // Whole files in and out. A reader sees the bytes as they are on disk; a writer leaves the complete file or nothing.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,11 +11,16 @@
 
 namespace tessera::cli {
 
-// The bytes of a file, mapped where the system can and read where it cannot (a pipe).
+// The bytes of the file that begins with `begin`, as its header says; nullopt as long as the header is not complete.
+// Throws Failure (bad input) for what is no such file.
+using SizeInHeader = std::optional<size_t> (*)(std::span<const std::byte> begin, std::string_view label);
+
+// The bytes of a file, mapped where the system can and read where it cannot. A pipe is read as far as its header says,
+// and only with a function that can tell; a device is no input, since it need not end.
 class InputFile {
  public:
   // Throws Failure (bad input) that begins with `label`, e.g. "--q q.npy".
-  InputFile(const std::string& path, std::string_view label);
+  InputFile(const std::string& path, std::string_view label, SizeInHeader size_in_header = nullptr);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;

@@ -36,7 +36,7 @@ std::map<std::string, Tensor> load_tensors(const FileOptions& options) {
     if (!options.q.empty() || !options.k.empty() || !options.v.empty())
       bad_input("--input {}: given beside --q, --k or --v, expected one or the other", options.input);
     const std::string label = "--input " + options.input;
-    const InputFile file(options.input, label);
+    const InputFile file(options.input, label, safetensors_size);
     for (const TensorView& view : read_safetensors(file.bytes(), label)) {
       if (contains(kIgnored, view.name)) continue;
       if (!contains(kNames, view.name))
@@ -53,7 +53,7 @@ std::map<std::string, Tensor> load_tensors(const FileOptions& options) {
   for (const auto& array : arrays) {
     if (array.path.empty()) bad_input("--{}: absent, expected --q, --k and --v, or --input", array.name);
     const std::string label = fmt::format("--{} {}", array.name, array.path);
-    const InputFile file(array.path, label);
+    const InputFile file(array.path, label, npy_size);
     tensors[array.name] = copy(read_npy(file.bytes(), label));
   }
   return tensors;

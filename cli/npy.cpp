@@ -147,25 +147,27 @@ std::string npy_dtype(const std::string& descr, std::string_view label) {
   bad_input("{}: {} dtype '{}', expected '<f2', '<f4' or '<f8'", label, what, descr);
 }
 
-}  // namespace
+constexpr size_t kPrefix = 8;  // magic, major, minor
 
-TensorView read_npy(std::span<const std::byte> file, std::string_view label) {
-  constexpr size_t kPrefix = 8;  // magic, major, minor
+// Bytes of the field that holds the header's length. `file` has kPrefix bytes or is not a .npy file.
+size_t length_bytes_of(std::span<const std::byte> file, std::string_view label) {
   if (file.size() < kPrefix || std::memcmp(file.data(), kMagic.data(), kMagic.size()) != 0)
     bad_input("{}: not a .npy file ({} bytes), expected the magic \\x93NUMPY", label, file.size());
   const int major = static_cast<int>(file[6]), minor = static_cast<int>(file[7]);
   if (major < 1 || major > 3 || minor != 0)
     bad_input("{}: .npy version {}.{}, expected 1.0, 2.0 or 3.0", label, major, minor);
-  const size_t length_bytes = major == 1 ? 2 : 4;
-  if (file.size() < kPrefix + length_bytes) bad_input("{}: truncated .npy header", label);
-  size_t header_bytes = 0;
-  for (size_t i = 0; i < length_bytes; ++i) header_bytes |= static_cast<size_t>(file[kPrefix + i]) << (8 * i);
-  const size_t data_begin = kPrefix + length_bytes + header_bytes;
-  if (data_begin > file.size())
-    bad_input("{}: .npy header of {} bytes, but the file has {}", label, header_bytes, file.size());
-  const char* text = reinterpret_cast<const char*>(file.data()) + kPrefix + length_bytes;
-  const Header header = HeaderParser({text, header_bytes}, label).parse();
+  return major == 1 ? 2 : 4;
+}
 
+size_t header_bytes_of(std::span<const std::byte> file, size_t length_bytes) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < length_bytes; ++i) bytes |= static_cast<size_t>(file[kPrefix + i]) << (8 * i);
+  return bytes;
+}
+
+// The array that a complete header in [begin, end) of `file` describes, without its data.
+TensorView described(std::span<const std::byte> file, size_t begin, size_t end, std::string_view label) {
+  const Header header = HeaderParser({reinterpret_cast<const char*>(file.data()) + begin, end - begin}, label).parse();
   TensorView tensor;
   tensor.dtype = npy_dtype(header.descr, label);
   tensor.shape = header.shape;
@@ -173,11 +175,35 @@ TensorView read_npy(std::span<const std::byte> file, std::string_view label) {
     bad_input("{}: Fortran order, expected C order (numpy.ascontiguousarray before numpy.save)", label);
   if (!checked_bytes(tensor.shape, element_bytes(tensor.dtype), &tensor.bytes))
     bad_input("{}: .npy shape {} needs 2^63 bytes or more", label, shape_text(tensor.shape));
+  return tensor;
+}
+
+}  // namespace
+
+TensorView read_npy(std::span<const std::byte> file, std::string_view label) {
+  const size_t text_begin = kPrefix + length_bytes_of(file, label);
+  if (file.size() < text_begin) bad_input("{}: truncated .npy header", label);
+  const size_t header_bytes = header_bytes_of(file, text_begin - kPrefix), data_begin = text_begin + header_bytes;
+  if (data_begin > file.size())
+    bad_input("{}: .npy header of {} bytes, but the file has {}", label, header_bytes, file.size());
+  TensorView tensor = described(file, text_begin, data_begin, label);
   if (file.size() - data_begin != tensor.bytes)
     bad_input("{}: .npy shape {} needs {} bytes of data, the file has {}", label, shape_text(tensor.shape),
               tensor.bytes, file.size() - data_begin);
   tensor.data = file.data() + data_begin;
   return tensor;
+}
+
+std::optional<size_t> npy_size(std::span<const std::byte> begin, std::string_view label) {
+  constexpr size_t kMaxHeader = 1 << 20;  // three keys and at most 32 extents need less than 1 KiB
+  if (begin.size() < kPrefix) return std::nullopt;
+  const size_t text_begin = kPrefix + length_bytes_of(begin, label);
+  if (begin.size() < text_begin) return std::nullopt;
+  const size_t header_bytes = header_bytes_of(begin, text_begin - kPrefix);
+  if (header_bytes > kMaxHeader)
+    bad_input("{}: .npy header of {} bytes, expected at most {} in a pipe", label, header_bytes, kMaxHeader);
+  if (begin.size() < text_begin + header_bytes) return std::nullopt;
+  return text_begin + header_bytes + described(begin, text_begin, text_begin + header_bytes, label).bytes;
 }
 
 std::string npy_header(std::string_view dtype, const std::vector<int64_t>& shape) {

@@ -2,6 +2,7 @@
 // header is checked before a size is believed; the file must end where the header says that the data end.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@ namespace tessera::cli {
 // The array in `file`, whose bytes the view points into. Throws Failure (bad input) with one line that begins with
 // `label`.
 TensorView read_npy(std::span<const std::byte> file, std::string_view label);
+
+// Bytes of the whole file that begins with `begin`; nullopt as long as its header is not complete. Throws as read_npy.
+std::optional<size_t> npy_size(std::span<const std::byte> begin, std::string_view label);
 
 // Magic, version 1.0 and header for an array of dtype F16, F32 or F64; a multiple of 64 bytes long.
 std::string npy_header(std::string_view dtype, const std::vector<int64_t>& shape);

@@ -84,19 +84,16 @@ void check_metadata(const Json& value, std::string_view label) {
   if (!strings) bad_input("{}: __metadata__ is not a map of strings", label);
 }
 
-}  // namespace
+uint64_t header_bytes_of(std::span<const std::byte> file) {
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, file.data(), kLengthBytes);
+  return bytes;
+}
 
-std::vector<TensorView> read_safetensors(std::span<const std::byte> file, std::string_view label) {
-  if (file.size() < kLengthBytes) bad_input("{}: not a .safetensors file ({} bytes)", label, file.size());
-  uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, file.data(), kLengthBytes);
-  if (header_bytes > kMaxHeader || header_bytes > file.size() - kLengthBytes)
-    bad_input("{}: .safetensors header of {} bytes, but the file has {} (and the limit is {})", label, header_bytes,
-              file.size(), kMaxHeader);
-  const std::byte* data = file.data() + kLengthBytes + header_bytes;
-  const int64_t data_bytes = static_cast<int64_t>(file.size() - kLengthBytes - header_bytes);
-  const Json header = parse_header({reinterpret_cast<const char*>(file.data()) + kLengthBytes, header_bytes}, label);
-
+// The tensors of a complete header, in its order. `file` holds header and length.
+std::vector<Entry> read_entries(std::span<const std::byte> file, std::string_view label) {
+  const Json header =
+      parse_header({reinterpret_cast<const char*>(file.data()) + kLengthBytes, header_bytes_of(file)}, label);
   std::vector<Entry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
@@ -105,6 +102,31 @@ std::vector<TensorView> read_safetensors(std::span<const std::byte> file, std::s
       entries.push_back(read_entry(name, value, label));
     }
   }
+  return entries;
+}
+
+}  // namespace
+
+std::optional<size_t> safetensors_size(std::span<const std::byte> begin, std::string_view label) {
+  if (begin.size() < kLengthBytes) return std::nullopt;
+  const uint64_t header_bytes = header_bytes_of(begin);
+  if (header_bytes > kMaxHeader)
+    bad_input("{}: .safetensors header of {} bytes, expected at most {}", label, header_bytes, kMaxHeader);
+  if (begin.size() - kLengthBytes < header_bytes) return std::nullopt;
+  int64_t end = 0;
+  for (const Entry& entry : read_entries(begin, label)) end = std::max(end, entry.end);
+  return kLengthBytes + header_bytes + static_cast<size_t>(end);
+}
+
+std::vector<TensorView> read_safetensors(std::span<const std::byte> file, std::string_view label) {
+  if (file.size() < kLengthBytes) bad_input("{}: not a .safetensors file ({} bytes)", label, file.size());
+  const uint64_t header_bytes = header_bytes_of(file);
+  if (header_bytes > kMaxHeader || header_bytes > file.size() - kLengthBytes)
+    bad_input("{}: .safetensors header of {} bytes, but the file has {} (and the limit is {})", label, header_bytes,
+              file.size(), kMaxHeader);
+  const std::byte* data = file.data() + kLengthBytes + header_bytes;
+  const int64_t data_bytes = static_cast<int64_t>(file.size() - kLengthBytes - header_bytes);
+  std::vector<Entry> entries = read_entries(file, label);
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
   });

@@ -197,6 +197,10 @@ TEST_F(Cli, BadFilesAreOneLine) {
   expect_bad_input("run --q absent.npy --k k.npy --v v.npy --out o.npy", "--q absent.npy: No such file");
   expect_bad_input("run --q . --k k.npy --v v.npy --out o.npy", "--q .: is a directory");
   expect_bad_input("run --q q.npy --k k.npy --out o.npy", "--v: absent");
+  for (const char* device : {"/dev/zero", "/dev/null", "/dev/urandom"}) {
+    expect_bad_input(std::string("check --q q.npy --k k.npy --v ") + device, "is a device, expected a file or a pipe");
+    expect_bad_input(std::string("run --out o.safetensors --input ") + device, "is a device, expected a file");
+  }
   expect_bad_input("run --input absent.safetensors --out o.safetensors", "--input absent.safetensors: No such file");
   expect_bad_input("run --input q.npy --out o.safetensors", "--input q.npy: .safetensors header");
   const FileTensor half = random_tensor("k", "F16", {1, 20, 2, 8}, 1);

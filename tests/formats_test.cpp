@@ -373,12 +373,51 @@ TEST_F(Files, InputIsTheFileOrOneLine) {
   EXPECT_MESSAGE(failure_of([&] { InputFile(folder_, "file"); }), "is a directory");
 }
 
-TEST_F(Files, InputReadsAPipe) {
-  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  const std::string name = path("pipe");
-  const std::string command = "head -c 3000000 /dev/zero > " + name + " &";
-  ASSERT_EQ(std::system(command.c_str()), 0);
-  EXPECT_EQ(InputFile(name, "file").bytes().size(), 3000000u);
+// A pipe is read to the end that its header gives, whatever the pieces, and not to the end of an endless one.
+TEST_F(Files, InputReadsAPipeAsFarAsItsHeaderSays) {
+  const std::string npy = npy_header("F32", {3, 250000}) + std::string(3000000, '\x11');
+  const std::string safetensors =
+      safetensors_header({{"q", "F32", {750000}, nullptr, 3000000}}) + std::string(3000000, '\x11');
+  const std::string lie = npy_header("F64", {int64_t{1} << 50}), later(16, ' ');
+  int pipes = 0;  // each writer has its own, so that none meets the next reader
+  const auto through_pipe = [&](const std::string& bytes, const char* more, SizeInHeader size_in_header) {
+    const std::string name = path("pipe" + std::to_string(pipes++)), begin = name + ".begin";
+    EXPECT_EQ(::mkfifo(name.c_str(), 0600), 0);
+    std::ofstream(begin, std::ios::binary) << bytes;
+    const std::string command =
+        "{ head -c 5 " + begin + "; sleep 0.1; tail -c +6 " + begin + "; " + more + "; } > " + name + " 2>/dev/null &";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    const InputFile file(name, "file", size_in_header);
+    return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  };
+  EXPECT_TRUE(through_pipe(npy, "true", npy_size) == npy);
+  EXPECT_TRUE(through_pipe(safetensors, "true", safetensors_size) == safetensors);
+  EXPECT_TRUE(through_pipe(npy.substr(0, 70), "true", npy_size) == npy.substr(0, 70)) << "the reader names what lacks";
+  EXPECT_MESSAGE(failure_of([&] { through_pipe(npy, "cat /dev/zero", npy_size); }), "goes on after the 3000128 bytes");
+  EXPECT_MESSAGE(failure_of([&] { through_pipe(safetensors, "cat /dev/zero", safetensors_size); }),
+                 "goes on after the");
+  EXPECT_MESSAGE(failure_of([&] { through_pipe(later, "cat /dev/zero", npy_size); }), "not a .npy file");
+  EXPECT_MESSAGE(failure_of([&] { through_pipe(later, "cat /dev/zero", safetensors_size); }), "expected at most");
+  EXPECT_MESSAGE(failure_of([&] {
+                   through_pipe("\x93NUMPY\x02" + std::string(1, 0) + "\xff\xff\xff\x7f", "cat /dev/zero", npy_size);
+                 }),
+                 ".npy header of 2147483647 bytes");
+  EXPECT_MESSAGE(failure_of([&] { through_pipe(npy, "true", nullptr); }), "is a pipe");
+  try {
+    through_pipe(lie, "cat /dev/zero", npy_size);
+    ADD_FAILURE() << "accepted";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.exit_code, kDeviceError);
+    EXPECT_MESSAGE(failure.message, "file: out of memory: its header says 9007199254741120 bytes");
+  }
+}
+
+TEST_F(Files, DevicesAreNoInput) {
+  for (const SizeInHeader size_in_header :
+       {SizeInHeader{nullptr}, SizeInHeader{npy_size}, SizeInHeader{safetensors_size}})
+    for (const char* device : {"/dev/zero", "/dev/urandom", "/dev/null", "/dev/full"})
+      EXPECT_MESSAGE(failure_of([&] { InputFile(device, "file", size_in_header); }),
+                     "file: is a device, expected a file or a pipe");
 }
 
 }  // namespace
