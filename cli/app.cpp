@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <system_error>
@@ -103,14 +104,25 @@ void add_devices(CLI::App* app, Options* options) {
 }
 
 // Messages quote what users typed or files hold: whatever that is, it stays one line.
-int give_up(int exit_code, std::string message) {
+void say(std::string message, bool keep_lines) {
   for (char& c : message)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = exit_code == kRefused && c == '\n' ? '\n' : '?';
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = keep_lines && c == '\n' ? '\n' : '?';
   while (!message.empty() && message.back() == '\n') message.pop_back();
-  std::fflush(stdout);
   // Not by fmt::print, which throws where stderr is closed or full: the exit code has to come out then, too.
   std::fputs(("tessera: " + message + '\n').c_str(), stderr);
+}
+
+int give_up(int exit_code, const std::string& message) {
+  std::fflush(stdout);
+  say(message, exit_code == kRefused);
   return exit_code;
+}
+
+// The library ignores a setting that it does not know, and prints nothing; here it is no failure either.
+void note_unknown_log() {
+  const char* log = std::getenv("TESSERA_LOG");
+  if (log != nullptr && log[0] != '\0' && std::strcmp(log, "plan") != 0)
+    say(fmt::format("TESSERA_LOG={}: unknown and ignored, expected plan", log), false);
 }
 
 // stdout may be closed, or a file on a full disk.
@@ -150,6 +162,7 @@ int usage_error(const CLI::App& app, int argc, const char* const* argv, const CL
 
 int run_app(int argc, const char* const* argv) {
   occupy_standard_streams();
+  note_unknown_log();
   CLI::App app("Tessera: exact attention in tiles, on CPU and GPU", "tessera");
   Options options;
   app.set_version_flag("--version", [] { return version_text(); });

@@ -13,6 +13,7 @@
 #include "cli/cold_caches.hpp"
 #include "cli/failure.hpp"
 #include "cli/file_io.hpp"
+#include "cli/json_text.hpp"
 #include "cli/probe.hpp"
 #include "cli/progress.hpp"
 #include "cli/runner.hpp"
@@ -277,7 +278,7 @@ int bench_command(const BenchOptions& options) {
     const std::vector<BenchRow> rows = bench.measure(request, &exit_code);
     cuda = cuda || request.problem.device >= 0;
     if (options.json) {
-      for (const BenchRow& row : rows) fmt::print("{}\n", bench_json(row).dump(-1, ' ', true));
+      for (const BenchRow& row : rows) fmt::print("{}\n", json_text(bench_json(row)));
     } else {
       fmt::print("{}", bench_text(rows, bench.peaks()));
     }

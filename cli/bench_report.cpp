@@ -7,6 +7,7 @@
 #include "baselines/device_memory.hpp"
 #include "cli/bench.hpp"
 #include "cli/failure.hpp"
+#include "cli/json_text.hpp"
 #include "cli/units.hpp"
 #include "device_info.hpp"
 #include "tessera_build_info.hpp"
@@ -113,7 +114,7 @@ std::string result_file_text(const std::vector<BenchRow>& rows, const Peaks& pea
   file["date"] = utc_date();
   file["rows"] = Json::array();
   for (const BenchRow& row : rows) file["rows"].push_back(bench_json(row));
-  return file.dump(1, ' ', true) + '\n';
+  return json_text(file, 1) + '\n';
 }
 
 std::string version_text() {

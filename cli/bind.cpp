@@ -103,6 +103,9 @@ void read_keys(const Tensors& tensors, Facts* facts) {
     const Tensor& table = tensors.at("page_table");
     if (table.dtype != "I32" || table.shape.size() != 2 || table.shape[0] != facts->batch)
       bad_input("page_table: {} {}, expected I32 [{}, max_pages]", table.dtype, shape_text(table.shape), facts->batch);
+    if (table.shape[1] > INT32_MAX)  // so that max_pages * page_size stays below 2^62
+      bad_input("page_table: shape {}, expected extents below 2^31", shape_text(table.shape));
+    if (keys.rows < 1) bad_input("k: shape {}, expected pages of 1 slot or more", shape_text(k.shape));
     facts->num_pages = keys.batch;
     facts->page_size = keys.rows;
     facts->max_pages = table.shape[1];
@@ -202,7 +205,7 @@ void refuse_operand_words(const std::vector<std::string>& words) {
 }
 
 // Every word must agree with the tensors.
-void compare_facts(const tessera_problem& problem, const Facts& facts, const Tensors& tensors) {
+void compare_facts(const tessera_problem& problem, const Facts& facts, const Tensors& tensors, bool said_dtype) {
   const auto equal = [](const char* word, int64_t said, int64_t have) {
     if (said != have) bad_input("{}{}: the tensors have {}", word, said, have);
   };
@@ -210,6 +213,15 @@ void compare_facts(const tessera_problem& problem, const Facts& facts, const Ten
     if (said != have)
       bad_input("{}: the words say {}, the tensor is {}", name, core::dtype_name(said), core::dtype_name(have));
   };
+  const auto differ = [](const char* a, int32_t dtype_a, const char* b, int32_t dtype_b) {
+    if (dtype_a != dtype_b)
+      bad_input("{} is {}, {} is {}, expected one element type", a, core::dtype_name(dtype_a), b,
+                core::dtype_name(dtype_b));
+  };
+  if (!said_dtype) {
+    if (problem.k.dtype == facts.dtype) differ("q", facts.dtype, "k", facts.dtype_k);
+    differ("k", facts.dtype_k, "v", facts.dtype_v);
+  }
   same_dtype("q", problem.q.dtype, facts.dtype);
   same_dtype("k", problem.k.dtype, facts.dtype_k);
   same_dtype("v", problem.v.dtype, facts.dtype_v);
@@ -258,7 +270,9 @@ void bind_bias(const Tensor& bias, bool said_bias, Job* job) {
   for (int axis = 3; axis >= 0; --axis) {
     const auto index = static_cast<size_t>(axis);
     problem.bias.stride[axis] = bias.shape[index] == 1 && full[axis] != 1 ? 0 : stride;
-    stride *= bias.shape[index];
+    // An empty bias can have any other extents.
+    if (__builtin_mul_overflow(stride, bias.shape[index], &stride))
+      bad_input("bias: shape {}, expected strides below 2^63", shape_text(bias.shape));
   }
   const bool by_batch = problem.bias.stride[0] != 0, by_head = problem.bias.stride[1] != 0;
   job->extras.bias_axes = dtype == TESSERA_U8   ? "mask"
@@ -440,7 +454,10 @@ Job bind_tensors(std::map<std::string, Tensor> inputs, const std::vector<std::st
   job.inputs = std::move(inputs);
   tessera_status status;
   require_ok(core::parse_problem(complete_text(words, facts, job.inputs), &job.problem, &job.extras, &status), status);
-  compare_facts(job.problem, facts, job.inputs);
+  const bool said_dtype = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    return word_key(word) == "dtype" || word_key(word) == "kv=";
+  });
+  compare_facts(job.problem, facts, job.inputs, said_dtype);
   const bool said_bias = !job.extras.bias_axes.empty();
   set_layout(facts, &job.problem);
   bind_optional(facts, said_bias, &job);

@@ -6,6 +6,7 @@
 #include "cli/check.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
+#include "cli/json_text.hpp"
 #include "cli/progress.hpp"
 #include "cli/runner.hpp"
 #include "cli/units.hpp"
@@ -31,7 +32,7 @@ std::string check_json(const Outcome& outcome) {
   line["rms_error"] = ran ? number(outcome.worst.rms_error) : Json(nullptr);
   line["tolerance"] = ran ? number(outcome.worst.tolerance) : Json(nullptr);
   line["passed"] = ran ? Json(outcome.worst.passed) : Json(nullptr);
-  return line.dump(-1, ' ', true);
+  return json_text(line);
 }
 
 std::string check_text(const std::string& problem, const std::vector<Outcome>& outcomes) {

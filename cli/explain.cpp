@@ -5,6 +5,7 @@
 #include "baselines/kernels.hpp"
 #include "cli/commands.hpp"
 #include "cli/failure.hpp"
+#include "cli/json_text.hpp"
 #include "cli/runner.hpp"
 
 namespace tessera::cli {
@@ -14,9 +15,17 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kNoDevice = "no CUDA device; name one with --device";
 
-void name_device(const std::string& device, tessera_problem* problem) {
+// Whether the text holds the word `cpu`. The parsed problem does not tell: the CPU is also the default.
+bool says_cpu(std::string text) {
+  for (char& c : text)
+    if (c == '\t' || c == '\r' || c == '\n') c = ' ';
+  return (' ' + text + ' ').find(" cpu ") != std::string::npos;
+}
+
+void name_device(const std::string& text, const std::string& device, tessera_problem* problem) {
   if (core::named_device(device) == nullptr)
     bad_input("--device {}: unknown, expected h200, h100, a100, rtx4090 or b200", device);
+  if (says_cpu(text)) bad_input("--device {}: a GPU, but the problem says cpu, expected cuda or neither word", device);
   std::memset(problem->device_name, 0, sizeof problem->device_name);
   std::strncpy(problem->device_name, device.c_str(), sizeof problem->device_name - 1);
   if (problem->device < 0) problem->device = 0;
@@ -43,7 +52,7 @@ void print_refused(const Request& request, const Candidate& candidate, bool json
       {"problem", request.text}, {"kernel", nullptr}, {"status", "refused"}, {"reason", candidate.full_reason()}};
   line["rows"] = Json::array();
   for (const RowReason& row : candidate.rows) line["rows"].push_back({{"kernel", row.kernel}, {"reason", row.reason}});
-  fmt::print("{}\n", line.dump(-1, ' ', true));
+  fmt::print("{}\n", json_text(line));
 }
 
 }  // namespace
@@ -51,7 +60,7 @@ void print_refused(const Request& request, const Candidate& candidate, bool json
 int explain_command(const ExplainOptions& options) {
   Request request = parse_request(options.problem);
   if (!options.device.empty()) {
-    name_device(options.device, &request.problem);
+    name_device(options.problem, options.device, &request.problem);
     validate_request(request.problem);
     request.text = core::format_problem(request.problem, &request.extras);
   }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cli/failure.hpp"
+#include "cli/json_text.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -23,7 +24,7 @@ Json parse_header(std::string_view text, std::string_view label) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      bad_input("{}: .safetensors header names {} twice", label, value.dump(-1, ' ', true));
+      bad_input("{}: .safetensors header names {} twice", label, json_text(value));
     return true;
   };
   if (text.empty() || text.front() != '{') bad_input("{}: .safetensors header does not begin with '{{'", label);
@@ -56,20 +57,20 @@ Entry read_entry(const std::string& name, const Json& value, std::string_view la
   entry.tensor.name = name;
   if (!value["dtype"].is_string() || element_bytes(value["dtype"].get<std::string>()) == 0)
     bad_input("{}: tensor \"{}\" has dtype {}, expected F64, F32, F16, BF16, F8_E4M3, F8_E5M2, BOOL or I/U8 to 64",
-              label, name, value["dtype"].dump(-1, ' ', true));
+              label, name, json_text(value["dtype"]));
   entry.tensor.dtype = value["dtype"].get<std::string>();
   if (!value["shape"].is_array()) bad_input("{}: tensor \"{}\": shape is not a list", label, name);
   for (const Json& extent : value["shape"]) {
     int64_t size = 0;
     if (!read_size(extent, &size))
       bad_input("{}: tensor \"{}\": extent {} in shape, expected an integer from 0 to 2^63 - 1", label, name,
-                extent.dump(-1, ' ', true));
+                json_text(extent));
     entry.tensor.shape.push_back(size);
   }
   const Json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !read_size(offsets[0], &entry.begin) ||
       !read_size(offsets[1], &entry.end) || entry.begin > entry.end)
-    bad_input("{}: tensor \"{}\": data_offsets {}, expected [begin, end]", label, name, offsets.dump(-1, ' ', true));
+    bad_input("{}: tensor \"{}\": data_offsets {}, expected [begin, end]", label, name, json_text(offsets));
   if (!checked_bytes(entry.tensor.shape, element_bytes(entry.tensor.dtype), &entry.tensor.bytes))
     bad_input("{}: tensor \"{}\": shape {} needs 2^63 bytes or more", label, name, shape_text(entry.tensor.shape));
   if (static_cast<uint64_t>(entry.end - entry.begin) != entry.tensor.bytes)
@@ -156,7 +157,7 @@ std::string safetensors_header(const std::vector<TensorView>& tensors) {
         {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.bytes}}};
     offset += tensor.bytes;
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   text.append((64 - (kLengthBytes + text.size()) % 64) % 64, ' ');
   const uint64_t length = text.size();
   std::string result(kLengthBytes, '\0');

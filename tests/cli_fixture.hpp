@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -70,8 +71,9 @@ inline std::string safetensors_bytes(const std::vector<FileTensor>& tensors) {
 inline FileTensor random_tensor(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
                                 unsigned seed) {
   FileTensor tensor{name, dtype, shape, {}};
-  int64_t count = 1;
-  for (const int64_t extent : shape) count *= extent;
+  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  int64_t count = empty ? 0 : 1;
+  for (const int64_t extent : shape) count = empty ? 0 : count * extent;
   std::mt19937 engine(seed);
   std::normal_distribution<double> normal;
   for (int64_t i = 0; i < count; ++i) tensor.values.push_back(normal(engine));

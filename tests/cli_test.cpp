@@ -17,6 +17,17 @@ TEST_F(Cli, HelpAndVersionAreNoErrors) {
   }
 }
 
+TEST_F(Cli, AnUnknownLogIsNamedOnceAndIgnored) {
+  for (const auto& [value, line] :
+       {std::pair("bogus", "tessera: TESSERA_LOG=bogus: unknown and ignored, expected plan\n"),
+        std::pair("PLAN", "tessera: TESSERA_LOG=PLAN: unknown and ignored, expected plan\n"), std::pair("", "")}) {
+    const std::string command = "cd " + folder_ + " && TESSERA_LOG='" + value + "' " + binary() +
+                                " check 'f32 sq16 d16' 'f32 sq8 d16' >.out 2>.err";
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 0) << value;
+    EXPECT_EQ(content(path(".err")), line);
+  }
+}
+
 TEST_F(Cli, BadArgumentsAreOneLine) {
   expect_bad_input("", "no command, expected run, check, bench, explain or devices");
   expect_bad_input("frobnicate", "frobnicate: unknown command");
@@ -29,6 +40,12 @@ TEST_F(Cli, BadArgumentsAreOneLine) {
   expect_bad_input("bench --seconds -1 'f32 sq16 d16'", "--seconds -1: expected above 0");
   expect_bad_input("bench --out no/such/folder.json 'f32 sq16 d16'", "--out no/such/folder.json: cannot be written");
   expect_bad_input("explain", "problem");
+  for (const char* problem : {"f32 sq16 d16 cpu", "cpu f32 sq16 d16", "f32\tcpu\nsq16 d16"})
+    for (const char* device : {"h200", "h100", "a100", "rtx4090", "b200"})
+      expect_bad_input(std::string("explain '") + problem + "' --device " + device,
+                       std::string("--device ") + device + ": a GPU, but the problem says cpu");
+  EXPECT_EQ(tessera("explain 'bf16 sq16 d64 cuda' --device h200").exit_code,
+            tessera("explain 'bf16 sq16 d64' --device h200").exit_code);
   expect_bad_input("explain 'f32 sq16 d16' --device vax", "--device vax: unknown, expected h200");
 }
 
@@ -135,6 +152,30 @@ TEST_F(Cli, DevicesAndExplainAreJsonOnRequest) {
   EXPECT_NE(tessera("devices").out.find("cpu.portable.forward"), std::string::npos);
 }
 
+// Bytes that are no UTF-8 become U+FFFD, wherever a name or a pin of the environment shows.
+TEST_F(Cli, JsonIsValidWhateverUsersType) {
+  for (const char* bytes : {"\\377", "x\\300\\257", "\\342\\202", "\\355\\240\\200z"}) {
+    const std::string pin = std::string("\"$(printf 'f32 sq16 d16 kernel=") + bytes + "')\"";
+    const std::string variable = std::string("TESSERA_KERNEL=\"$(printf '") + bytes + "')\" ";
+    for (const std::string& command :
+         {std::string("check --json "), std::string("explain --json "), std::string("bench --json --out r.json ")}) {
+      for (const std::string& line :
+           {binary() + " " + command + pin, variable + binary() + " " + command + "'f32 sq16 d16'"}) {
+        const int status = std::system(("cd " + folder_ + " && " + line + " >.json 2>.err").c_str());
+        EXPECT_EQ(WEXITSTATUS(status), 3) << line;
+        EXPECT_TRUE(Json::accept(content(path(".json")))) << line << "\n" << content(path(".json"));
+        EXPECT_NE(content(path(".json")).find("ufffd"), std::string::npos) << line;
+        EXPECT_EQ(content(path(".err")), "") << line;
+      }
+    }
+    EXPECT_TRUE(Json::accept(content(path("r.json"))));
+    const std::string words = std::string("\"$(printf 'kernel=") + bytes + "')\" " + kArrays;
+    const Result files = tessera("check --json " + words);
+    EXPECT_EQ(files.exit_code, 3) << files.err;
+    EXPECT_TRUE(Json::accept(files.out)) << files.out;
+  }
+}
+
 TEST_F(Cli, RunWritesNpy) {
   const Result result = tessera("run causal scale=0.3 " + kArrays + "--out o.npy --lse lse.npy");
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -205,7 +246,13 @@ TEST_F(Cli, BadFilesAreOneLine) {
   expect_bad_input("run --input q.npy --out o.safetensors", "--input q.npy: .safetensors header");
   const FileTensor half = random_tensor("k", "F16", {1, 20, 2, 8}, 1);
   write_file(path("half.npy"), npy_header("F16", half.shape) + raw_bytes(half));
-  expect_bad_input("run --q q.npy --k half.npy --v v.npy --out o.npy", "k");
+  const std::string mixed = "run --out o.npy ";
+  expect_bad_input(mixed + "--q q.npy --k half.npy --v v.npy", "q is f32, k is f16, expected one element type");
+  expect_bad_input(mixed + "--q half.npy --k k.npy --v v.npy", "q is f16, k is f32, expected one element type");
+  expect_bad_input(mixed + "--q q.npy --k k.npy --v half.npy", "k is f32, v is f16, expected one element type");
+  expect_bad_input(mixed + "causal --q q.npy --k half.npy --v half.npy", "q is f32, k is f16");
+  expect_bad_input(mixed + "f32 --q q.npy --k half.npy --v v.npy", "k: the words say f32, the tensor is f16");
+  expect_bad_input(mixed + "f32 --q half.npy --k k.npy --v v.npy", "q: the words say f32, the tensor is f16");
   const FileTensor wide = random_tensor("k", "F32", {1, 20, 2, 16}, 1);
   write_file(path("wide.npy"), npy_header("F32", wide.shape) + raw_bytes(wide));
   expect_bad_input("run --q q.npy --k wide.npy --v v.npy --out o.npy", "head_dim 16, expected 8");
@@ -240,6 +287,24 @@ TEST_F(Cli, BadTensorsAreOneLine) {
   expect_bad_input(run, "d_o: tensor given, expected only with bwd");
   with(int_tensor("cu_seqlens_q", {3}, {0, 3, 6}));
   expect_bad_input(run, "q: shape [2, 6, 2, 8], expected [total, heads, dim]");
+  // Extents whose products pass 2^63 need no data where another extent is 0.
+  const auto paged = [&](const std::vector<int64_t>& pages, int64_t batch, int64_t columns) {
+    std::vector<FileTensor> tensors = operands("F32", {batch, 6, 2, 8}, pages);
+    const size_t entries = batch == 0 ? 0 : static_cast<size_t>(batch * columns);
+    tensors.push_back(int_tensor("page_table", {batch, columns}, std::vector<double>(entries, 0)));
+    tensors.push_back(int_tensor("seqused_k", {batch}, std::vector<double>(static_cast<size_t>(batch), 1)));
+    write_input(tensors);
+  };
+  paged({3, 0, 2, 8}, 2, 2);
+  expect_bad_input(run, "k: shape [3, 0, 2, 8], expected pages of 1 slot or more");
+  for (const int64_t columns : {int64_t{1} << 31, int64_t{1} << 62, int64_t{INT64_MAX}}) {
+    paged({1, 16, 2, 8}, 0, columns);
+    expect_bad_input(run, "page_table: shape [0, " + std::to_string(columns) + "], expected extents below 2^31");
+  }
+  std::vector<FileTensor> empty = operands("F32", {0, INT32_MAX, INT32_MAX, 8}, {0, INT32_MAX, INT32_MAX, 8});
+  empty.push_back({"bias", "F32", {0, INT32_MAX, INT32_MAX, INT32_MAX}, {}});
+  write_input(empty);
+  expect_bad_input(run, "bias: shape [0, 2147483647, 2147483647, 2147483647], expected strides below 2^63");
   std::vector<FileTensor> packed = operands("F32", {10, 2, 8}, {12, 2, 8});
   packed.push_back(int_tensor("cu_seqlens_q", {3}, {0, 6, 4}));
   packed.push_back(int_tensor("cu_seqlens_k", {3}, {0, 5, 12}));

@@ -1,0 +1,14 @@
+// JSON that holds what users typed, which need not be UTF-8: such bytes become U+FFFD, and the text is ASCII.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace tessera::cli {
+
+// On one line, or indented by `indent` spaces.
+inline std::string json_text(const nlohmann::ordered_json& json, int indent = -1) {
+  return json.dump(indent, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace tessera::cli
