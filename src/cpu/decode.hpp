@@ -127,7 +127,7 @@ class DecodeRun {
     std::byte* partial = partial_ + index * head_bytes_;
     return {reinterpret_cast<DecodeRowState*>(task_ + tiles_.rows_at) + index * tiles_.rows,
             reinterpret_cast<float*>(task_ + tiles_.q_at) + index * rows * tiles_.head_dim_qk_padded,
-            reinterpret_cast<float*>(partial + (tiles_.rows * int64_t{sizeof(PartialHeader)} + 63) / 64 * 64),
+            reinterpret_cast<float*>(partial + tiles_.partial_o_at),
             reinterpret_cast<PartialHeader*>(partial),
             index * problem_.k.head_stride * Element::kBytes,
             index * problem_.v.head_stride * Element::kBytes};

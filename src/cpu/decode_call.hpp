@@ -27,6 +27,7 @@ struct DecodeTiles {
   int64_t head_dim_qk_padded, head_dim_v_padded;
   // Byte offsets into a task's piece of the workspace, its size, and that of one kv head's partial states of a split.
   int64_t rows_at, q_at, scores_at, bias_at, scale_at, address_at, task_bytes, partial_bytes;
+  int64_t partial_o_at;  // bytes from a partial state's headers to its rows of o
 };
 
 struct DecodeCall {

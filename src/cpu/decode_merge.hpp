@@ -16,9 +16,8 @@ struct PartialState {
 };
 inline PartialState partial_state(const DecodeTiles& tiles, std::byte* partials, int64_t split, int64_t row) {
   std::byte* base = partials + split * tiles.partial_bytes;
-  const int64_t headers = (tiles.rows * int64_t{sizeof(PartialHeader)} + 63) / 64 * 64;
   return {reinterpret_cast<const PartialHeader*>(base) + row,
-          reinterpret_cast<float*>(base + headers) + row * tiles.head_dim_v_padded};
+          reinterpret_cast<float*>(base + tiles.partial_o_at) + row * tiles.head_dim_v_padded};
 }
 
 inline void store_decode_row(const DecodeCall& call, const DecodeUnit& unit, int64_t position, int32_t head,

@@ -57,8 +57,8 @@ DecodeTiles make_tiles(const Problem& problem, int64_t heads) {
   tiles.scale_at = take(kDecodeBlock * 4);
   tiles.address_at = take(4 * kDecodeBlock * int64_t{sizeof(void*)});
   tiles.task_bytes = round_up(at, 256);
-  tiles.partial_bytes =
-      round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64) + tiles.rows * tiles.head_dim_v_padded * 4;
+  tiles.partial_o_at = round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64);
+  tiles.partial_bytes = tiles.partial_o_at + tiles.rows * tiles.head_dim_v_padded * 4;
   return tiles;
 }
 
