@@ -9,6 +9,17 @@
 namespace tessera::test {
 namespace {
 
+// On every library row `c` gives the bits that `plain` does.
+void expect_same_o(Case& plain, Case& c) {
+  on_every_row(
+      plain,
+      [&] {
+        run_on(c, plain.kernel);
+        EXPECT_TRUE(c.o.same_bits(plain.o));
+      },
+      Rows::library);
+}
+
 // pytorch/pytorch#187506: a last stride other than 1 was ignored. Here it is refused by name.
 TESSERA_SITUATION(BugStrides, LastStrideMustBeOne) {
   const Dims dims = {2, 33, 3, 40};
@@ -115,13 +126,7 @@ TESSERA_SITUATION(BugAlignment, BasePointerOffByOneElement) {
       if (on_gpu()) {
         expect_refused(c, TESSERA_UNSUPPORTED, std::string(name) + ".align");
       } else {
-        on_every_row(
-            plain,
-            [&] {
-              run_on(c, plain.kernel);
-              EXPECT_TRUE(c.o.same_bits(plain.o));
-            },
-            Rows::library);
+        expect_same_o(plain, c);
       }
       tessera_tensors tensors = c.bind();
       tessera_desc& desc = operand == &Case::q   ? c.problem.q
@@ -247,13 +252,7 @@ TESSERA_SITUATION(BugStrides, BroadcastInputs) {
     c.k.fill_random(79), c.v.fill_random(80);
     plain.k = Tensor(dtype, plain.k.dims()), plain.v = Tensor(dtype, plain.v.dims());
     plain.k.copy_values(c.k), plain.v.copy_values(c.v);
-    on_every_row(
-        plain,
-        [&] {
-          run_on(c, plain.kernel);
-          EXPECT_TRUE(c.o.same_bits(plain.o));
-        },
-        Rows::library);
+    expect_same_o(plain, c);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "cli/safetensors.hpp"
 #include "device_info.hpp"
 #include "support.hpp"
+#include "temporary_folder.hpp"
 
 namespace tessera::cli {
 using Json = nlohmann::ordered_json;
@@ -104,15 +105,12 @@ class CliFixture : public ::testing::Test {
   };
 
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "tessera_cli_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    ASSERT_NE(folder_, "");
     for (const char* name : {"q", "k", "v"}) {
       const FileTensor tensor = random_tensor(name, "F32", {1, 20, 2, 8}, static_cast<unsigned>(name[0]));
       write_file(path(std::string(name) + ".npy"), npy_header("F32", tensor.shape) + raw_bytes(tensor));
     }
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
@@ -147,7 +145,8 @@ class CliFixture : public ::testing::Test {
             random_tensor("v", dtype, k_shape, 3)};
   }
 
-  std::string folder_;
+  test::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 inline const std::string kArrays = "--q q.npy --k k.npy --v v.npy ";

@@ -13,6 +13,7 @@
 #include "cli/file_io.hpp"
 #include "cli/npy.hpp"
 #include "cli/safetensors.hpp"
+#include "temporary_folder.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -275,19 +276,15 @@ TEST(Safetensors, RefusesBadTensors) {
 
 class Files : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "tessera_files_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { ASSERT_NE(folder_, ""); }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   size_t count() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {})); }
   static std::string content(const std::string& name) {
     std::ifstream file(name, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  std::string folder_;
+  test::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(Files, OutputAppearsOnlyByCommit) {

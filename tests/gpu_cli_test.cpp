@@ -14,6 +14,7 @@
 #include "baselines/elements.hpp"
 #include "cli/npy.hpp"
 #include "gpu_support.hpp"
+#include "temporary_folder.hpp"
 
 namespace tessera::tests {
 namespace {
@@ -24,12 +25,7 @@ class GpuCli : public ::testing::Test {
  protected:
   void SetUp() override {
     TESSERA_NEEDS_GPU();
-    std::string pattern = ::testing::TempDir() + "tessera_gpu_cli_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+    ASSERT_NE(folder_, "");
   }
   std::string content(const std::string& name) const {
     std::ifstream file(folder_ + "/" + name, std::ios::binary);
@@ -58,7 +54,8 @@ class GpuCli : public ::testing::Test {
     std::ofstream(folder_ + "/" + name, std::ios::binary) << cli::npy_header("F16", {1, 200, 2, 64}) << bytes;
   }
 
-  std::string folder_;
+  test::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(GpuCli, ChecksAgainstFloat64) {

@@ -71,4 +71,15 @@ int check_on_gpu(baselines::OperandSet operands, const std::string& name) {
   return ran;
 }
 
+void expect_wild_metadata_stays_inside(const char* text, int32_t wild) {
+  GpuCase gpu(text);
+  const tessera_tensors& t = gpu.set.tensors;
+  for (const int32_t* array : {t.cu_seqlens_q, t.cu_seqlens_k, t.seqused_k, t.page_table}) {
+    if (array != nullptr) const_cast<int32_t*>(array)[1] = wild;
+  }
+  tessera_status status{};
+  ASSERT_EQ(gpu.run("", &status), TESSERA_OK) << status.message;
+  EXPECT_TRUE(gpu.set.canaries_intact());
+}
+
 }  // namespace tessera::tests

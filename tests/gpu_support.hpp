@@ -39,6 +39,9 @@ std::vector<std::string> gpu_rows();
 int check_on_gpu(baselines::OperandSet operands, const std::string& name);
 inline int check_on_gpu(const std::string& text) { return check_on_gpu(operands_of(text), text); }
 
+// Runs `text` with one entry of each of its metadata arrays set to `wild`: nothing outside of the outputs is written.
+void expect_wild_metadata_stays_inside(const char* text, int32_t wild);
+
 }  // namespace tessera::tests
 
 // First line of a GPU test: skips with the reason where there is no device.
