@@ -2,8 +2,11 @@
 # The whole GPU round on a machine with a device, in about five minutes: tests, sanitizers on small cases, the command
 # line, the bench beside PyTorch, and a short table at the end. Nothing is built: it needs what was (tessera,
 # tessera_tests, libtessera.so, libtessera_baselines.so in one folder), the driver, compute-sanitizer for the sanitizers
-# and a python3 with torch for the bench.
-# Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]   parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big"
+# and a python3 with torch for the bench, which takes FlashAttention-3 and -4 along where fa3-fwd and flash-attn-4 are
+# installed.
+# Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
+# parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "special" (GQA, packed, window, short work)
+# and "f16" (the bench's grid in f16)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -19,7 +22,8 @@ print(next(str(f.parent) for p in nvidia.__path__ for f in pathlib.Path(p).rglob
 cublas=$(python3 -c "$find_cublas" 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:${cublas:-/usr/local/cuda/lib64}
 [ -d "$source_dir/tests/data" ] && export TESSERA_TEST_DATA=$source_dir/tests/data
-export TESSERA_LIBRARY=$build_dir/libtessera.so PYTHONPATH=$source_dir/python PYTHONUNBUFFERED=1
+export TESSERA_LIBRARY=$build_dir/libtessera.so PYTHONUNBUFFERED=1
+export PYTHONPATH=$source_dir/python${PYTHONPATH:+:$PYTHONPATH}
 
 # start NAME SECONDS COMMAND...: runs it in the background under a time limit, its log and its verdict in files.
 start() {
@@ -77,14 +81,20 @@ if [[ $parts == *cli* ]]; then
   finish cli
   cat "$output/check.log" "$output/cli.log"
 fi
+# bench NAME SECONDS ARGUMENT...: cells beside the peers that python3 can import, the table, a result file.
+bench() {
+  local name=$1 limit=$2
+  shift 2
+  start "$name" "$limit" python3 -m tessera.bench --out "$output/$name.json" "$@"
+  finish "$name"
+  cat "$output/$name.log"
+}
 if [[ $parts == *bench* ]]; then
-  start bench 200 python3 -m tessera.bench --suite forward --out "$output/forward.json"
-  finish bench
-  if [ -s "$output/forward.json" ]; then
-    python3 -m tessera.bench --draw "$output/forward.json" "$output/forward.png"
-    python3 -m tessera.bench --table "$output/forward.json"
-  fi
+  bench forward 240 --suite forward --peers flash,cudnn,fa3,fa4,efficient,math,textbook
+  python3 -m tessera.bench --draw "$output/forward.json" "$output/forward.png"
 fi
+if [[ $parts == *special* ]]; then bench special 120 --suite special; fi
+if [[ $parts == *f16* ]]; then bench forward-f16 120 --suite forward --dtype f16 --seconds 0.4; fi
 
 printf '\n%-12s %-8s %6s\n' step result time
 printf '%s\n' "${summary[@]}"

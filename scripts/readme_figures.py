@@ -13,19 +13,21 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- figures (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 SHAPE = re.compile(r"\bsq(\d+)\b.* d(\d+)\b")
 LENGTH = 4096
+PEERS = {"flash": "FlashAttention-2", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "cudnn": "cuDNN",
+         "textbook": "textbook"}
 
 
 def table(results):
     """TFLOP/s at one length, ours beside what was measured in the same run."""
-    lines = ["| problem | kernel | Tessera | FlashAttention-2 | cuDNN | textbook |",
-             "| --- | --- | --- | --- | --- | --- |"]
+    peers = {name: title for name, title in PEERS.items() if any(name in row["peers"] for row in results["rows"])}
+    lines = ["| problem | kernel | Tessera | " + " | ".join(peers.values()) + " |", "| --- " * (3 + len(peers)) + "|"]
     for row in results["rows"]:
         seqlen, dim = map(int, SHAPE.search(row["problem"]).groups())
         if seqlen != LENGTH or row["status"] != "ran" or row["baseline"]:
             continue
         mask = ", causal" if "causal" in row["problem"].split() else ""
-        peers = [row["peers"].get(name, {}).get("tflops") for name in ("flash", "cudnn", "textbook")]
-        cells = " | ".join("-" if value is None else f"{value:.0f}" for value in [row["tflops"], *peers])
+        rates = [row["tflops"], *(row["peers"].get(name, {}).get("tflops") for name in peers)]
+        cells = " | ".join("-" if value is None else f"{value:.0f}" for value in rates)
         dtype = row["problem"].split()[1]
         lines.append(f"| {dtype}, N {seqlen}, d {dim}{mask} | `{row['kernel']}` | {cells} |")
     lines.append("")

@@ -1,21 +1,25 @@
-"""python -m tessera.bench: this library beside PyTorch's attention backends on one CUDA device.
+"""python -m tessera.bench: this library beside PyTorch's attention and FlashAttention-3 and -4 on a CUDA device.
 
     python -m tessera.bench PROBLEM...                 problem text: "fwd bf16 b4 hq16 sq4096 d128 causal cuda"
     python -m tessera.bench --suite forward --out F    16k tokens, hidden 2048, d 64, 128, 256, N 512 to 16384
+    python -m tessera.bench --suite special            GQA, packed, window, short work; errors on outliers
+    python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
+    python -m tessera.bench --kernel GLOB              pins our row; again: another row of ours beside it
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
-    python -m tessera.bench --table RESULTS            the same against FlashAttention-2 in a few lines
+    python -m tessera.bench --table RESULTS            the lines and the summary of a result file
 
-Every candidate runs in this process on the same random tensors. Rounds visit the candidates in random order, the L2
-cache is overwritten before each sample, samples are timed by events, and medians are kept: a power-limited card favours
-whoever runs after a pause, so only figures of one run compare. `textbook` is the baseline cuda.textbook: two cuBLAS
-products around a softmax kernel, S and P in device memory, from libtessera_baselines.so beside the library. The result
-file has the keys of `tessera bench --json`, and rms_error of every candidate against float64.
+Every candidate runs in this process on the same random tensors, replayed from a CUDA graph where it can be captured
+(`eager` names those that cannot). Rounds visit the candidates in random order, the L2 cache is overwritten before each
+sample, samples are timed by events, and medians are kept: a power-limited card favours whoever runs after a pause, so
+only figures of one run compare. `textbook` is the baseline cuda.textbook: two cuBLAS products around a softmax kernel,
+S and P in device memory, from libtessera_baselines.so beside the library. What cannot run is named with its reason. The
+result file has the keys of `tessera bench --json`, estimate_seconds of the plan, and rms_error of every candidate
+against float64.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import datetime
 import hashlib
 import json
@@ -30,246 +34,100 @@ from pathlib import Path
 from typing import Any, Callable
 
 import torch
-import torch.nn.functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import Plan, Problem, _c, version
-from ._bench_report import draw, short_table, table_line
+from . import _bench_peers as peers
+from . import Problem, version
+from ._bench_case import Baselines, Case, Runner
+from ._bench_report import draw, short_table, summary, table_head, table_line
 
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
-}
-DTYPES = {_c.F16: torch.float16, _c.BF16: torch.bfloat16}
 FLUSH_BYTES = 256 << 20  # several times the L2 cache of any device
-LARGEST_SCORES = 24 << 30  # bytes of S and P that a textbook candidate may take
+FEWEST_ROUNDS = 4
+SLOW_SAMPLES = 3
+LONG_TAIL = (6144, 3072, 2048, 1337, 1024, 768, 512, 384, 300, 256, 200, 128, 96, 64, 32, 12, 5, 1, 1)
+OUTLIERS = "fwd f16 b1 hq16 sq4096 d128 cuda"
 
 
-def suite(name: str) -> list[str]:
-    """Problems of a named suite."""
-    if name != "forward":
-        raise SystemExit(f"--suite: {name!r}, expected forward")
-    problems = []
-    for dim in (64, 128, 256):
-        for length in (512, 1024, 2048, 4096, 8192, 16384):
-            for mask in ("", " causal"):
-                problems.append(f"fwd bf16 b{16384 // length} hq{2048 // dim} sq{length} d{dim}{mask} cuda")
-    return problems
+def forward_suite(dtype: str) -> list[str]:
+    return [
+        f"fwd {dtype} b{16384 // length} hq{2048 // dim} sq{length} d{dim}{mask} cuda"
+        for dim in (64, 128, 256)
+        for length in (512, 1024, 2048, 4096, 8192, 16384)
+        for mask in ("", " causal")
+    ]
 
 
-class Case:
-    """One dense problem with its tensors [batch, seqlen, heads, dim]."""
-
-    def __init__(self, text: str):
-        self.problem = p = Problem(text, return_lse=True)
-        self.causal = p.right == 0 and p.left == -1
-        dense = p.layout_q == _c.DENSE and p.layout_kv == _c.DENSE
-        if p.device < 0 or p.q.dtype not in DTYPES or not dense or not (self.causal or p.left == p.right == -1):
-            raise SystemExit(f"{text}: expected a dense f16 or bf16 problem on cuda, full or causal")
-        device, dtype = torch.device("cuda", p.device), DTYPES[p.q.dtype]
-        torch.manual_seed(0)
-        make = lambda *shape: torch.randn(shape, device=device, dtype=torch.float32).to(dtype)
-        self.q = make(p.batch, p.seqlen_q, p.heads_q, p.head_dim_qk)
-        self.k = make(p.batch, p.seqlen_k, p.heads_kv, p.head_dim_qk)
-        self.v = make(p.batch, p.seqlen_k, p.heads_kv, p.head_dim_v)
-        self.o = torch.full((p.batch, p.seqlen_q, p.heads_q, p.head_dim_v), float("nan"), device=device, dtype=dtype)
-        self.lse = torch.full((p.batch, p.heads_q, p.seqlen_q), float("nan"), device=device)
-        self.mask = None
-        if self.causal and p.seqlen_q != p.seqlen_k:
-            ones = torch.ones(p.seqlen_q, p.seqlen_k, dtype=torch.bool, device=device)
-            self.mask = ones.tril(p.seqlen_k - p.seqlen_q)
-
-    def transposed(self) -> tuple[torch.Tensor, ...]:
-        return tuple(x.transpose(1, 2) for x in (self.q, self.k, self.v))
-
-    def score_bytes(self) -> int:
-        p = self.problem
-        return 4 * p.batch * p.heads_q * p.seqlen_q * p.seqlen_k
-
-    def kept_pairs(self) -> int:
-        p = self.problem
-        if not self.causal:
-            return p.seqlen_q * p.seqlen_k
-        offset = p.seqlen_k - p.seqlen_q
-        return sum(max(0, min(p.seqlen_k, i + offset + 1)) for i in range(p.seqlen_q))
-
-    def flops(self) -> int:
-        p = self.problem
-        return 2 * (p.head_dim_qk + p.head_dim_v) * p.batch * p.heads_q * self.kept_pairs()
-
-    def bytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in (self.q, self.k, self.v, self.o, self.lse))
+def special_suite(dtype: str) -> list[str]:
+    """Two dense cells to compare rates with, then what is not dense multi-head work that fills the device."""
+    lens = ":".join(map(str, LONG_TAIL))
+    cells = [
+        f"fwd {dtype} b4 hq16 sq4096 d128 causal cuda",
+        f"fwd {dtype} b1 hq16 sq16384 d128 causal cuda",
+        f"fwd {dtype} b4 hq64 hkv8 sq4096 d128 causal cuda",
+        f"fwd {dtype} b{len(LONG_TAIL)} hq16 sq{LONG_TAIL[0]} d128 causal packed lens={lens} cuda",
+        f"fwd {dtype} b1 hq16 sq16384 d128 window=1024,0 cuda",
+    ]
+    for dim in (64, 128):
+        for heads in (4, 16):
+            for length in (64, 128, 256, 512, 1024, 2048):
+                cells.append(f"fwd {dtype} b1 hq{heads} sq{length} d{dim} cuda")
+    return cells
 
 
-def sdpa(case: Case, backend: SDPBackend) -> Callable[[], torch.Tensor]:
-    q, k, v = case.transposed()
-    options: dict[str, Any] = {"attn_mask": case.mask} if case.mask is not None else {"is_causal": case.causal}
-    if case.problem.heads_q != case.problem.heads_kv:
-        options["enable_gqa"] = True
-
-    def call() -> torch.Tensor:
-        with sdpa_kernel(backend):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
-
-    return call
+SUITES = {"forward": forward_suite, "special": special_suite}
 
 
-def tensors_of(case: Case, o: torch.Tensor, lse: torch.Tensor) -> _c.Tensors:
-    tensors = _c.Tensors()
-    tensors.size = ctypes.sizeof(_c.Tensors)
-    for name, tensor in {"q": case.q, "k": case.k, "v": case.v, "o": o, "lse": lse}.items():
-        setattr(tensors, name, tensor.data_ptr())
-    return tensors
+def chosen(problems: list[str], only: list[str]) -> list[str]:
+    """Those that have every word of one of the lists; `full` is the word of those with neither mask nor window."""
+
+    def words(text: str) -> set[str]:
+        masked = "causal" in text.split() or "window=" in text
+        return set(text.split()) | (set() if masked else {"full"})
+
+    return [text for text in problems if not only or any(set(one.split(",")) <= words(text) for one in only)]
 
 
-def workspace_of(case: Case, size: int) -> torch.Tensor | None:
-    return torch.empty(size, dtype=torch.uint8, device=case.q.device) if size else None
+class Candidate:
+    """One call on a case, by its name and variant; after capture() a replay of its CUDA graph where that works."""
 
+    def __init__(self, name: str, variant: str, call: Callable[[], torch.Tensor]):
+        self.name, self.variant, self.call = name, variant, call
+        self.memory = extra_memory(call) + getattr(call, "workspace_bytes", 0)
+        self.out = call()
+        self.run: Callable[[], Any] = call
+        self.eager = ""
+        self.seconds: list[float] = []
+        self.rms: float | None = None
 
-class Runner:
-    """tessera_plan_run with everything prepared, so that a call costs what it costs a C caller plus ctypes."""
-
-    def __init__(self, case: Case):
-        begin = time.perf_counter()
-        self.plan = Plan(case.problem)
-        self.plan_seconds = time.perf_counter() - begin
-        self.case = case
-        self.workspace = workspace_of(case, self.plan.workspace_bytes)
-        self.tensors = tensors_of(case, case.o, case.lse)
-        self.exec = _c.Exec(ctypes.sizeof(_c.Exec), None, None)
-        self.status = _c.Status()
-
-    def __call__(self) -> torch.Tensor:
-        self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
-        code = self.launch()
-        if code:
-            raise RuntimeError(self.status.message.decode())
-        return self.case.o
-
-    def launch(self) -> int:
-        workspace = self.workspace.data_ptr() if self.workspace is not None else None
-        return _c.lib.tessera_plan_run(
-            self.plan._handle,
-            ctypes.byref(self.tensors),
-            workspace,
-            self.plan.workspace_bytes,
-            ctypes.byref(self.exec),
-            ctypes.byref(self.status),
-        )
-
-    def host_seconds(self, baselines: Baselines | None) -> float | None:
-        """What tessera_plan_run takes of the host, called from C; None without the library that does so."""
-        if baselines is None:
-            return None
-        self()
-        run = ctypes.cast(_c.lib.tessera_plan_run, ctypes.c_void_p)
-        workspace = self.workspace.data_ptr() if self.workspace is not None else None
-        tensors, options = ctypes.byref(self.tensors), ctypes.byref(self.exec)
-        seconds = baselines.lib.tessera_baseline_host_seconds(
-            run, self.plan._handle, tensors, workspace, self.plan.workspace_bytes, options
-        )
-        if seconds < 0:
-            raise RuntimeError(f"{self.case.problem}: a run failed while its host time was taken")
-        return float(seconds)
-
-
-class Baselines:
-    """libtessera_baselines.so: rows that the library does not hold, planned and run as its own."""
-
-    def __init__(self) -> None:
-        path = Path(os.environ.get("TESSERA_BASELINES") or _c.library_path.with_name("libtessera_baselines.so"))
-        self.lib = lib = ctypes.CDLL(str(path))
-        pointer = ctypes.c_void_p
-        size = ctypes.POINTER(ctypes.c_size_t)
-        lib.tessera_baseline_create.argtypes = [pointer, ctypes.POINTER(pointer), size, pointer]
-        lib.tessera_baseline_run.argtypes = [pointer, pointer, pointer, ctypes.c_size_t, pointer, pointer]
-        lib.tessera_baseline_destroy.argtypes = [pointer]
-        lib.tessera_baseline_destroy.restype = None
-        lib.tessera_baseline_host_seconds.argtypes = [pointer, pointer, pointer, pointer, ctypes.c_size_t, pointer]
-        lib.tessera_baseline_host_seconds.restype = ctypes.c_double
-
-    @classmethod
-    def load(cls) -> Baselines | None:
-        """The library, or None with a line on stderr."""
+    def capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
         try:
-            return cls()
-        except (OSError, AttributeError) as error:
-            print(f"textbook and host time left out: {error}", file=sys.stderr)
-            return None
+            with torch.cuda.graph(graph):
+                out = self.call()
+            self.out.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            self.out, self.run = out, graph.replay
+        except Exception as error:  # whatever a package's host code throws at a capture
+            torch.cuda.synchronize()
+            self.out = self.call()
+            self.eager = peers.first_line(error) or type(error).__name__
+
+    def sample(self, flush: torch.Tensor, count: int) -> None:
+        events = []
+        for _ in range(count):
+            flush.zero_()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            self.run()
+            end.record()
+            events.append((begin, end))
+        torch.cuda.synchronize()
+        self.seconds += [begin.elapsed_time(end) * 1e-3 for begin, end in events]
 
 
-class Textbook:
-    """cuda.textbook on a case, with outputs and a workspace of its own. RuntimeError where it refuses."""
-
-    def __init__(self, baselines: Baselines, case: Case):
-        self.lib, self.case, self.status = baselines.lib, case, _c.Status()
-        self.o, self.lse = torch.full_like(case.o, float("nan")), torch.full_like(case.lse, float("nan"))
-        self.handle, size = ctypes.c_void_p(), ctypes.c_size_t()
-        problem = Problem.from_buffer_copy(case.problem)
-        problem.kernel = b"cuda.textbook"
-        self.check(
-            self.lib.tessera_baseline_create(
-                ctypes.byref(problem), ctypes.byref(self.handle), ctypes.byref(size), ctypes.byref(self.status)
-            )
-        )
-        self.workspace_bytes = size.value
-        self.workspace = workspace_of(case, size.value)
-        self.tensors = tensors_of(case, self.o, self.lse)
-        self.exec = _c.Exec(ctypes.sizeof(_c.Exec), None, None)
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self.lib.tessera_baseline_destroy(self.handle)
-
-    def check(self, code: int) -> None:
-        if code:
-            raise RuntimeError(self.status.message.decode())
-
-    def __call__(self) -> torch.Tensor:
-        self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
-        workspace = self.workspace.data_ptr() if self.workspace is not None else None
-        tensors, options, status = ctypes.byref(self.tensors), ctypes.byref(self.exec), ctypes.byref(self.status)
-        self.check(
-            self.lib.tessera_baseline_run(self.handle, tensors, workspace, self.workspace_bytes, options, status)
-        )
-        return self.o
-
-
-def exact(case: Case, heads: int) -> torch.Tensor:
-    """Batch row 0, the first `heads` heads, in float64: [seqlen_q, heads, dim]."""
-    p = case.problem
-    group = p.heads_q // p.heads_kv
-    out = torch.empty(p.seqlen_q, heads, p.head_dim_v, dtype=torch.float64, device=case.q.device)
-    columns = torch.arange(p.seqlen_k, device=case.q.device)
-    for head in range(heads):
-        k, v = case.k[0, :, head // group].double(), case.v[0, :, head // group].double()
-        for row in range(0, p.seqlen_q, 2048):
-            q = case.q[0, row : row + 2048, head].double()
-            scores = q @ k.T * p.head_dim_qk**-0.5
-            if case.causal:
-                rows = torch.arange(row, row + q.shape[0], device=q.device) + p.seqlen_k - p.seqlen_q
-                scores.masked_fill_(columns[None, :] > rows[:, None], float("-inf"))
-            out[row : row + 2048, head] = torch.softmax(scores, -1).nan_to_num_() @ v
-    return out
-
-
-def sample(call: Callable[[], Any], flush: torch.Tensor, count: int) -> list[float]:
-    events = []
-    for _ in range(count):
-        flush.zero_()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        events.append((begin, end))
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) * 1e-3 for begin, end in events]
-
-
-def extra_memory(call: Callable[[], Any]) -> int:
-    """Device bytes that a call allocates beyond its output."""
+def extra_memory(call: Callable[[], torch.Tensor]) -> int:
+    """Device bytes that a call allocates beyond its output, seen on its second run."""
+    call()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -279,85 +137,132 @@ def extra_memory(call: Callable[[], Any]) -> int:
     return max(0, peak - out.numel() * out.element_size())
 
 
-def candidates_of(case: Case, runner: Runner, baselines: Baselines | None) -> dict[str, Callable[[], torch.Tensor]]:
-    calls: dict[str, Callable[[], torch.Tensor]] = {runner.plan.kernel: runner}
-    for name, backend in BACKENDS.items():
-        if name != "math" or 2 * case.score_bytes() <= LARGEST_SCORES:
-            calls[name] = sdpa(case, backend)
-    working = {}
-    if baselines is not None and 3 * case.score_bytes() <= 2 * LARGEST_SCORES:  # S in 4 bytes, P in 2
-        try:
-            calls["textbook"] = Textbook(baselines, case)
-        except RuntimeError as error:
-            print(f"  textbook left out: {str(error).splitlines()[0]}", file=sys.stderr)
-    for name, call in calls.items():
-        try:
-            call()
-            torch.cuda.synchronize()
-            working[name] = call
-        except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
-            if name == runner.plan.kernel:
-                raise
-            print(f"  {name} left out: {str(error).splitlines()[0]}", file=sys.stderr)
-    return working
+_told: set[tuple[str, str]] = set()
 
 
-def measure(text: str, rounds: int, samples: int, errors: bool, baselines: Baselines | None) -> dict[str, Any]:
+def left_out(name: str, reason: str, text: str) -> None:
+    """Says once why a candidate is missing, and for which problem first."""
+    if (name, reason) not in _told:
+        _told.add((name, reason))
+        print(f"  {name} left out: {reason} (first at {text})", flush=True)
+
+
+def candidates_of(case: Case, names: list[str], baselines: Baselines | None) -> list[Candidate]:
+    """The peers that take the case, each variant that runs."""
+    found, text = [], str(case.problem)
+    for name in names:
+        try:
+            variants = peers.textbook(case, baselines) if name == "textbook" else peers.PEERS[name](case)
+        except (peers.Refused, RuntimeError) as error:
+            left_out(name, peers.first_line(error), text)
+            continue
+        for variant, call in variants.items():
+            try:
+                found.append(Candidate(name, variant, call))
+            except Exception as error:  # a peer may throw anything; the bench goes on and says so
+                left_out(f"{name} {variant}".strip(), peers.first_line(error) or type(error).__name__, text)
+    return found
+
+
+def time_all(candidates: list[Candidate], case: Case, options: argparse.Namespace) -> None:
+    """Rounds over all candidates for about options.seconds, at least FEWEST_ROUNDS and at most options.rounds."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=case.device)
+    quick = [one for one in candidates if one.name not in peers.MATERIALISE]
+    begin = time.perf_counter()
+    for done in range(options.rounds):
+        if done >= FEWEST_ROUNDS and time.perf_counter() - begin > options.seconds:
+            break
+        random.shuffle(quick)
+        for one in quick:
+            one.sample(flush, options.samples)
+    for one in candidates:
+        if one.name in peers.MATERIALISE:
+            one.sample(flush, SLOW_SAMPLES)
+
+
+def rms_errors(candidates: list[Candidate], case: Case) -> None:
+    reference = case.exact(min(2, case.problem.heads_q))
+    for one in candidates:
+        one.rms = case.rms_error(one.out, reference)
+
+
+def own_candidates(case: Case, kernels: list[str]) -> list[Candidate]:
+    """A row of ours for each pin; what refuses is named."""
+    own = []
+    for kernel in kernels or [""]:
+        try:
+            runner = Runner(case, kernel)
+            own.append(Candidate(runner.plan.kernel, "", runner))
+        except NotImplementedError as error:
+            left_out(kernel or "tessera", peers.first_line(error), str(case.problem))
+    return own
+
+
+def measure(text: str, options: argparse.Namespace, baselines: Baselines | None) -> dict[str, Any]:
     case = Case(text)
-    runner = Runner(case)
-    calls = candidates_of(case, runner, baselines)
-    memory = {name: extra_memory(call) + getattr(call, "workspace_bytes", 0) for name, call in calls.items()}
-    rms = {}
-    if errors:
-        heads = min(2, case.problem.heads_q)
-        reference = exact(case, heads)
-        for name, call in calls.items():
-            rms[name] = (call()[0, :, :heads].double() - reference).square().mean().sqrt().item()
-        del reference
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=case.q.device)
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    for _ in range(rounds):
-        random.shuffle(order)
-        for name in order:
-            # The slow ones settle sooner, and their heat should not be the others' clock.
-            slow = name in ("math", "textbook")
-            seconds[name] += sample(calls[name], flush, 1 if slow else samples)
-    median = {name: statistics.median(times) for name, times in seconds.items()}
+    own = own_candidates(case, options.kernel)
+    if not own:
+        refused = {"status": "refused", "reason": "no row of ours takes it", "baseline": False, "peers": {}}
+        return {"problem": str(case.problem) + lens_of(text), "kernel": "", **refused}
+    first = own[0]
+    candidates = own + candidates_of(case, options.peers, baselines)
+    if not options.eager:
+        for one in candidates:
+            one.capture()
+    if not options.no_errors:
+        rms_errors(candidates, case)
+    time_all(candidates, case, options)
+    flops, median = case.flops(), {one: statistics.median(one.seconds) for one in candidates}
+
+    def figures(one: Candidate) -> dict[str, Any]:
+        row = {"seconds_median": median[one], "tflops": flops / median[one] * 1e-12, "rms_error": one.rms}
+        row["extra_bytes"] = one.memory
+        return {**row, **{key: value for key, value in (("variant", one.variant), ("eager", one.eager)) if value}}
+
+    best: dict[str, Candidate] = {}
+    for one in candidates[1:]:
+        if one.name not in best or median[one] < median[best[one.name]]:
+            best[one.name] = one
+    runner, own_figures = first.call, figures(first)
     explained = runner.plan.explain(json=True)
-    kernel, own, flops = runner.plan.kernel, median[runner.plan.kernel], case.flops()
-    row = {
-        "problem": str(case.problem),
-        "kernel": kernel,
+    estimate = explained.get("estimate_seconds")
+    own_figures["extra_bytes"] += (case.q.numel() // case.problem.head_dim_qk) * 4
+    return {
+        "problem": str(case.problem) + lens_of(text),
+        "kernel": first.name,
         "status": "ran",
         "reason": "",
         "baseline": False,
-        "seconds_median": own,
-        "seconds_min": min(seconds[kernel]),
-        "seconds_max": max(seconds[kernel]),
+        **own_figures,
+        "seconds_min": min(first.seconds),
+        "seconds_max": max(first.seconds),
+        "samples": len(first.seconds),
+        "estimate_seconds": estimate,
         "flops": flops,
         "bytes": case.bytes(),
-        "tflops": flops / own * 1e-12,
-        "gbytes_per_s": case.bytes() / own * 1e-9,
-        "speedup_over_textbook": median["textbook"] / own if "textbook" in median else None,
-        "workspace_bytes": runner.plan.workspace_bytes,
-        "extra_bytes": memory[kernel] + runner.plan.workspace_bytes + case.lse.numel() * 4,
+        "gbytes_per_s": case.bytes() / median[first] * 1e-9,
+        "speedup_over_textbook": median[best["textbook"]] / median[first] if "textbook" in best else None,
+        "workspace_bytes": runner.workspace_bytes,
         "plan_seconds": runner.plan_seconds,
         "host_seconds": runner.host_seconds(baselines),
-        "rms_error": rms.get(kernel),
         "tile": [explained.get("tile_m"), explained.get("tile_n")],
-        "peers": {
-            name: {
-                "seconds_median": median[name],
-                "tflops": flops / median[name] * 1e-12,
-                "rms_error": rms.get(name),
-                "extra_bytes": memory[name],
-            }
-            for name in calls
-            if name != kernel
-        },
+        "peers": {name: figures(one) for name, one in best.items()},
     }
-    return row
+
+
+def lens_of(text: str) -> str:
+    """The word that the library's canonical text of a problem leaves out."""
+    return "".join(f" {word}" for word in text.split() if word.startswith("lens="))
+
+
+def outlier_errors(options: argparse.Namespace) -> dict[str, float]:
+    """RMS errors of every candidate on Case's outlier distribution in f16."""
+    case = Case(OUTLIERS, outliers=True)
+    candidates = own_candidates(case, options.kernel) + candidates_of(case, options.peers, None)
+    rms_errors(candidates, case)
+    errors = {f"{one.name} {one.variant}".strip(): one.rms for one in candidates if one.rms is not None}
+    print(f"RMS error on outliers, {case.problem}: " + ", ".join(f"{name} {rms:.3g}" for name, rms in errors.items()))
+    return errors
 
 
 def sources_sha256() -> str | None:
@@ -393,6 +298,7 @@ def describe() -> dict[str, Any]:
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "python": platform.python_version(),
+            **peers.versions(),
         },
         "commit": os.environ.get("TESSERA_COMMIT", ""),
         "kernel_sources_sha256": sources_sha256(),
@@ -400,38 +306,66 @@ def describe() -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
+def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tessera.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("problems", nargs="*", metavar="PROBLEM")
-    parser.add_argument("--suite", help="forward")
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--suite", choices=SUITES)
+    parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16", help="of a suite")
+    parser.add_argument("--only", action="append", default=[], metavar="WORDS", help="as d128,causal or sq4096,full")
+    parser.add_argument("--kernel", action="append", default=[], metavar="GLOB")
+    parser.add_argument("--peers", default=",".join(peers.DEFAULT), help=f"of {','.join(peers.PEERS)}")
+    parser.add_argument("--seconds", type=float, default=0.6, help="of timed rounds a cell, about")
+    parser.add_argument("--rounds", type=int, default=40, help="at most")
     parser.add_argument("--samples", type=int, default=3, help="a round and candidate")
+    parser.add_argument("--eager", action="store_true", help="call, without CUDA graphs")
     parser.add_argument("--no-errors", action="store_true", help="leave the comparison with float64 out")
     parser.add_argument("--out", help="result file")
     parser.add_argument("--draw", nargs=2, metavar=("RESULTS", "PICTURE"))
     parser.add_argument("--table", metavar="RESULTS")
     options = parser.parse_args(arguments)
+    options.peers = [name for name in options.peers.split(",") if name]
+    unknown = [name for name in options.peers if name not in peers.PEERS]
+    if unknown:
+        parser.error(f"--peers: {unknown[0]!r}, expected some of {', '.join(peers.PEERS)}")
+    suite = SUITES[options.suite](options.dtype) if options.suite else []
+    options.problems = chosen(options.problems + suite, options.only)
+    if not options.problems and not options.table and not options.draw:
+        parser.error("no problem; expected problem text or --suite, and --only words that some of them have")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = arguments_of(arguments)
     if options.table:
         print(short_table(options.table))
         return 0
     if options.draw:
         draw(*options.draw)
         return 0
-    problems = options.problems + (suite(options.suite) if options.suite else [])
-    if not problems:
-        parser.error("no problem; expected problem text or --suite forward")
     if not torch.cuda.is_available():
         print("tessera.bench: torch sees no CUDA device", file=sys.stderr)
         return 3
+    if any(Problem(text).device < 0 for text in options.problems):
+        print("tessera.bench: a problem on the CPU, expected cuda; `tessera bench` times the CPU", file=sys.stderr)
+        return 2
+    torch.set_grad_enabled(False)
+    begin = time.perf_counter()
     baselines = Baselines.load()
-    rows = []
-    for text in problems:
-        rows.append(measure(text, options.rounds, options.samples, not options.no_errors, baselines))
-        print(table_line(rows[-1]), flush=True)
+    results: dict[str, Any] = {**describe(), "rows": []}
+    print(table_head(options.peers), flush=True)
+    for text in options.problems:
+        results["rows"].append(measure(text, options, baselines))
+        print(table_line(results["rows"][-1], options.peers), flush=True)
+        if options.out:  # after each cell, so that a run cut short leaves what it measured
+            Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
+    if options.suite == "special" and not options.no_errors:
+        results["outlier_rms"] = outlier_errors(options)
     if options.out:
-        Path(options.out).write_text(json.dumps({**describe(), "rows": rows}, indent=1) + "\n")
+        Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
+    print(summary(results["rows"]))
+    print(f"{len(results['rows'])} cells in {time.perf_counter() - begin:.0f} s")
     return 0
 
 

@@ -1,0 +1,105 @@
+"""The bench's own parts: cells, useful pairs, the float64 judge, the lines of a table."""
+
+import pytest
+
+import tessera
+from tessera import _bench_report as report
+
+torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
+
+from tessera import _bench_peers as peers  # noqa: E402
+from tessera import bench  # noqa: E402
+from tessera._bench_case import Case, Runner  # noqa: E402
+
+CPU_CELLS = [
+    "fwd f16 b2 hq4 hkv2 sq70 d16 causal cpu",
+    "fwd f16 b2 hq2 sq33 sk90 d16 causal cpu",
+    "fwd f16 b1 hq2 sq120 d16 window=17,0 cpu",
+    "fwd f16 b1 hq2 sq40 d16 cpu",
+    "fwd f16 b4 hq2 sq50 d16 causal packed lens=50:20:1:7 cpu",
+]
+
+
+def brute_force_pairs(case):
+    p, pairs = case.problem, 0
+    for length in case.lengths:
+        keys = length if case.packed else p.seqlen_k
+        for i in range(length):
+            d = i + keys - length
+            pairs += sum((p.left < 0 or j >= d - p.left) and (p.right < 0 or j <= d + p.right) for j in range(keys))
+    return pairs
+
+
+@pytest.mark.parametrize("text", CPU_CELLS)
+def test_a_case_counts_pairs_and_judges_our_rows(text):
+    case = Case(text)
+    assert case.kept_pairs() == brute_force_pairs(case)
+    reference = case.exact(case.problem.heads_q)
+    assert case.rms_error(Runner(case)(), reference) < 3e-4
+    assert case.rms_error(torch.zeros_like(case.q), reference) > 1e-2
+
+
+def test_a_pin_chooses_the_row_and_a_refusal_is_an_error():
+    case = Case(CPU_CELLS[0])
+    assert Runner(case, "cpu.portable.*").plan.kernel.startswith("cpu.portable.")
+    with pytest.raises(NotImplementedError, match="cuda"):
+        Runner(case, "cuda.*")
+
+
+def test_outliers_are_of_the_stated_distribution():
+    q = Case("fwd f16 b1 hq16 sq4096 d128 cpu", outliers=True).q.float()
+    share = (q.abs() > 6).float().mean().item()  # of N(0, 100) 55 % lie there, of N(0, 1) nothing
+    assert 0.0004 < share < 0.0007
+    assert q.clamp(-6, 6).std().item() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_suites_are_problems_of_the_library(dtype):
+    for suite, count in (("forward", 36), ("special", 29)):
+        cells = bench.SUITES[suite](dtype)
+        assert len(set(cells)) == len(cells) == count
+        for text in cells:
+            assert f" {dtype} " in f" {tessera.Problem(text)} "
+
+
+def test_only_picks_cells_that_have_all_words():
+    cells = bench.forward_suite("bf16")
+    assert len(bench.chosen(cells, ["d128,causal"])) == 6
+    assert len(bench.chosen(cells, ["d128,full", "d64,sq512"])) == 6 + 2
+    assert bench.chosen(bench.special_suite("bf16"), ["d128,window"]) == []
+    assert bench.chosen(cells, []) == cells
+
+
+def test_the_grid_is_the_one_of_the_committed_peers():
+    known = report.known_peers()
+    assert known.keys() == {report.grid_cell(text) for text in bench.forward_suite("f16")}
+    assert all(row["best"] == max(row[name] for name in ("flash", "cudnn", "fa3", "fa4")) for row in known.values())
+
+
+def test_a_peer_that_is_not_installed_says_so():
+    with pytest.raises(peers.Refused, match="no_such_package"):
+        peers.installed("no_such_package")
+
+
+def row(problem, tflops, **others):
+    figures = {name: {"tflops": value, "rms_error": 1e-4} for name, value in others.items()}
+    seconds = {"seconds_median": 1e-3, "estimate_seconds": 1.2e-3, "host_seconds": None}
+    return {"problem": problem, "status": "ran", "tflops": tflops, "rms_error": 1e-4, "peers": figures, **seconds}
+
+
+def test_lines_and_summary_say_what_misses():
+    cells = [f"fwd bf16 b1 hq16 hkv16 sq16384 sk16384 d128{mask} cuda" for mask in (" causal", "")]
+    rows = [
+        row(cells[0], 720, flash=276, cudnn=569, fa3=733),
+        row(cells[1], 800, flash=308, cudnn=636, fa3=717),
+        row("fwd bf16 b1 hq16 sq16384 d128 window=1024,0 cuda", 504, fa4=484, textbook=900),
+    ]
+    lines = [report.table_line(one, ["flash", "cudnn", "fa3"]) for one in rows]
+    assert " 0.982<fa3" in lines[0] and " 1.265 (1.250)" in lines[0]  # 0.97 * 733 / 569
+    assert " 1.116 fa3" in lines[1] and " 1.258 (1.094)" in lines[1]
+    assert " 1.041<fa4" in lines[2] and "win1024" in lines[2]  # the textbook is no rival
+    text = report.summary(rows)
+    assert "at least 1.00 of the better of cuDNN and FlashAttention-2: 2 of 2" in text
+    assert "at least 1.05 of the best peer: 1 of 3; not: b1 h16 N16384 d128 causal, b1 h16 N16384 d128 win1024" in text
+    assert "estimate within 25 % from N 2048 on: 3 of 3" in text
+    assert "window over dense causal N 16384: 0.700 (aim 0.75)" in text
