@@ -15,6 +15,7 @@ from . import Problem
 
 PEERS = ("flash", "cudnn", "fa3", "fa4", "efficient", "math", "textbook")
 NO_RIVALS = ("efficient", "math", "textbook")  # shown, but the best of peers is sought among the others
+KNOWN_PEERS = Path(__file__).resolve().parents[2] / "bench" / "h200-peers.json"
 AIM = 0.97
 ESTIMATE_FROM = 2048  # lengths at which estimates are judged
 
@@ -31,10 +32,9 @@ def label(problem: str) -> str:
 @lru_cache(maxsize=1)
 def known_peers() -> dict[tuple[int, int, bool], dict[str, float]]:
     """The committed peers' figures, by head dim, length and whether causal; empty without the file."""
-    path = Path(__file__).resolve().parents[2] / "bench" / "h200-peers.json"
-    if not path.is_file():
+    if not KNOWN_PEERS.is_file():
         return {}
-    rows = json.loads(path.read_text())["rows"]
+    rows = json.loads(KNOWN_PEERS.read_text())["rows"]
     return {grid_cell(row["problem"]): row for row in rows}
 
 

@@ -1,5 +1,7 @@
 """The bench's own parts: cells, useful pairs, the float64 judge, the lines of a table."""
 
+from pathlib import Path
+
 import pytest
 
 import tessera
@@ -18,6 +20,13 @@ CPU_CELLS = [
     "fwd f16 b1 hq2 sq40 d16 cpu",
     "fwd f16 b4 hq2 sq50 d16 causal packed lens=50:20:1:7 cpu",
 ]
+
+
+@pytest.fixture(autouse=True)
+def peers_of_the_tree(monkeypatch):
+    """The committed peers' figures, also where the package that is tested was installed from a wheel."""
+    monkeypatch.setattr(report, "KNOWN_PEERS", Path(__file__).resolve().parents[2] / "bench" / "h200-peers.json")
+    report.known_peers.cache_clear()
 
 
 def brute_force_pairs(case):
