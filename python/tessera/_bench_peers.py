@@ -25,8 +25,8 @@ class Refused(Exception):
 
 
 def sdpa(case: Case, backend: SDPBackend, contiguous_heads: bool = False) -> Call:
-    """PyTorch's scaled_dot_product_attention on [batch, seqlen, heads, dim] seen as [batch, heads, seqlen, dim], or with
-    `contiguous_heads` on tensors that lie so."""
+    """PyTorch's scaled_dot_product_attention on [batch, seqlen, heads, dim] seen as [batch, heads, seqlen, dim], or
+    with `contiguous_heads` on tensors that lie so."""
     if case.packed or case.window:
         raise Refused("scaled_dot_product_attention takes neither packed sequences nor a window")
     q, k, v = (x.transpose(1, 2) for x in (case.q, case.k, case.v))
