@@ -104,6 +104,11 @@ def unknown_dtype(name: str, dtype: object) -> ValueError:
     return ValueError(f"{name}: dtype {dtype}, expected one of {', '.join(dict.fromkeys(DTYPE_NAMES.values()))}")
 
 
+# A kind is what a framework's arrays have in common. view() makes the View of one, empty() a new array of it with its
+# address, finish() hands that to the caller. On CUDA, stream() is the one to run on, settle() waits until the arrays'
+# pending work is done, and `blocks` says that a call waits for its own: no stream orders what the caller does next.
+
+
 class NumpyKind:
     """Outputs are numpy.ndarray."""
 
@@ -144,7 +149,10 @@ class NumpyKind:
 
 
 class DlpackKind:
-    """Outputs are arrays of the producer's own kind, by its from_dlpack; without one NumPy's, else a HostTensor."""
+    """Outputs are arrays of the producer's own kind, on the host by its from_dlpack, without one NumPy's, else a
+    HostTensor; on CUDA by its namespace's empty()."""
+
+    blocks = True
 
     def view(self, x: Any, name: str) -> View:
         device_type, device_id = x.__dlpack_device__()
@@ -168,13 +176,30 @@ class DlpackKind:
 
     def empty(self, like: View, shape: tuple[int, ...], dtype: int) -> tuple[Any, int]:
         if like.device >= 0:
-            raise NotImplementedError(
-                f"no way to make a CUDA result for a {type(like.array).__name__}; run a Plan into your own arrays"
-            )
+            if not hasattr(like.array, "__array_namespace__"):
+                raise NotImplementedError(
+                    f"no way to make a CUDA result for a {type(like.array).__name__}; run a Plan into your own arrays"
+                )
+            from . import _cuda_arrays
+
+            element = like.array.dtype if dtype == like.dtype else DTYPE_NAMES[dtype]
+            return _cuda_arrays.namespace_empty(like.array, shape, element)
         tensor = _dlpack.HostTensor(shape, dtype)
         return tensor, tensor.pointer
 
-    def finish(self, like: View, tensor: _dlpack.HostTensor) -> Any:
+    def stream(self, device: int) -> int:
+        from . import _cuda_arrays
+
+        return _cuda_arrays.LEGACY
+
+    def settle(self, device: int) -> None:
+        from . import _cuda_arrays
+
+        _cuda_arrays.synchronize(device)
+
+    def finish(self, like: View, tensor: Any) -> Any:
+        if like.device >= 0:
+            return tensor[0]
         namespace = getattr(like.array, "__array_namespace__", None)
         if namespace is not None:
             return namespace().from_dlpack(tensor)
@@ -195,28 +220,21 @@ class InterfaceKind(DlpackKind):
     """Objects that have only __array_interface__."""
 
     def view(self, x: Any, name: str) -> View:
-        interface = x.__array_interface__
-        order, letter = interface["typestr"][0], interface["typestr"][1:]
-        dtype = {"f8": _c.F64, "f4": _c.F32, "f2": _c.F16, "i1": _c.INT8, "u1": _c.U8, "b1": _c.U8, "i4": I32}.get(
-            letter
-        )
-        if dtype is None or order == (">" if sys.byteorder == "little" else "<"):
-            raise unknown_dtype(name, interface["typestr"])
-        data = interface.get("data")
-        if not isinstance(data, tuple):
-            raise TypeError(f"{name}: its __array_interface__ gives no address")
-        return View(
-            x,
-            interface,
-            self,
-            data[0],
-            tuple(interface["shape"]),
-            interface.get("strides"),
-            DTYPE_BYTES[dtype],
-            dtype,
-            -1,
-            data[1],
-        )
+        return interface_view(x, x.__array_interface__, self, -1, name)
+
+
+def interface_view(x: Any, interface: dict[str, Any], kind: Any, device: int, name: str) -> View:
+    """The View of an array interface, of host memory or CUDA's."""
+    order, letter = interface["typestr"][0], interface["typestr"][1:]
+    letters = {"f8": _c.F64, "f4": _c.F32, "f2": _c.F16, "i1": _c.INT8, "u1": _c.U8, "b1": _c.U8, "i4": I32}
+    dtype = letters.get(letter)
+    if dtype is None or order == (">" if sys.byteorder == "little" else "<"):
+        raise unknown_dtype(name, interface["typestr"])
+    data = interface.get("data")
+    if not isinstance(data, tuple):
+        raise TypeError(f"{name}: its array interface gives no address")
+    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    return View(x, interface, kind, data[0], shape, strides, DTYPE_BYTES[dtype], dtype, device, data[1])
 
 
 _dlpack_kind = DlpackKind()
@@ -240,14 +258,26 @@ def _find_viewer(x: Any, name: str) -> Callable[[Any, str], View]:
         if _numpy_kind is None:
             _numpy_kind = NumpyKind(numpy)
         return _numpy_kind.view
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        from . import _cuda_arrays
+
+        return _cuda_arrays.CupyKind(cupy).view
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(x, jax.Array):
         return _jax_kind.view
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _dlpack_kind.view
+    if hasattr(x, "__cuda_array_interface__"):
+        from . import _cuda_arrays
+
+        return _cuda_arrays.CudaInterfaceKind().view
     if hasattr(x, "__array_interface__"):
         return _interface_kind.view
-    raise TypeError(f"{name}: expected an array with __dlpack__ or __array_interface__, not {type(x).__name__}")
+    raise TypeError(
+        f"{name}: expected an array with __dlpack__, __cuda_array_interface__ or __array_interface__, not "
+        f"{type(x).__name__}"
+    )
 
 
 def view(x: Any, name: str) -> View:

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from . import _c
-from ._arrays import nothing, view
+from ._arrays import View, nothing, view
 from ._call import fill, options, pin, remember
 from ._problem import Plan
 
@@ -40,6 +40,19 @@ def _prepare(q, k, v, causal, window, scale, softcap, return_lse, **others) -> t
     if found is None:
         found = remember(_plans, key, Plan(fill(q, k, v, chosen, extras)))
     return found, q, k, v, extras
+
+
+def _run_on_device(plan: Plan, tensors: _c.Tensors, q: View, others: tuple[View, ...]) -> None:
+    """Runs on the stream of q's framework; arrays of another one are waited for."""
+    kind, workspace = q.kind, None
+    for other in {one.kind for one in others if type(one.kind) is not type(kind)}:
+        other.settle(q.device)
+    if plan.workspace_bytes:
+        _memory, address = kind.empty(q, (plan.workspace_bytes,), _c.U8)
+        workspace = (address, plan.workspace_bytes)
+    plan.launch(tensors, workspace, kind.stream(q.device))
+    if kind.blocks:
+        kind.settle(q.device)
 
 
 def attention(
@@ -106,11 +119,10 @@ def attention(
         tensors.o, tensors.lse = nothing(0), nothing(1) if return_lse else None
     for name, one in extras.items():
         setattr(tensors, name, one.pointer)
-    workspace = None
-    if q.device >= 0 and plan.workspace_bytes:
-        _memory, address = kind.empty(q, (plan.workspace_bytes,), _c.U8)
-        workspace = (address, plan.workspace_bytes)
-    plan.launch(tensors, workspace, None)
+    if q.device < 0:
+        plan.launch(tensors, None, None)
+    else:
+        _run_on_device(plan, tensors, q, (k, v, *extras.values()))
     if return_lse:
         return kind.finish(q, o), kind.finish(q, lse)
     return kind.finish(q, o)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json as _json
-import sys
 import threading
 from typing import Any
 
@@ -245,7 +244,8 @@ class Plan:
         [batch, row block, heads_q], are float32; extent 1 where the problem's stride is 0; left out, they are 1.
 
         workspace  array of at least workspace_bytes bytes, 256-byte aligned; None: this thread's own (CPU only)
-        stream     CUDA: a stream handle; None: the current stream of torch if torch is loaded, else the default stream
+        stream     CUDA: a stream handle; None: the current stream of the first array's framework where it has one, as
+                   torch and CuPy do, else the legacy default stream. A run does not wait for the device
 
         ValueError: an array that is missing, is not planned for, or does not have the planned shape, strides, dtype or
         device; a workspace that is too small. Nothing is written then.
@@ -284,19 +284,19 @@ class Plan:
             for n in one.shape:
                 count *= n
             given = (one.pointer, count * DTYPE_BYTES[one.dtype])
+        if stream is None and self._problem.device >= 0:
+            stream = views[0].kind.stream(self._problem.device)
         self.launch(tensors, given, stream)
 
     def launch(self, tensors: _c.Tensors, workspace: tuple[int, int] | None, stream: int | None) -> None:
-        """Runs on pointers that were checked already. `workspace` is (address, bytes)."""
+        """Runs on pointers that were checked already. `workspace` is (address, bytes), `stream` a CUDA stream."""
         if _which.expected:
             _which.check(self)
         status = _c.Status()
         execution = None
         device = self._problem.device
         if device >= 0:
-            execution = _byref(
-                _c.Exec(ctypes.sizeof(_c.Exec), stream if stream is not None else _default_stream(device), None)
-            )
+            execution = _byref(_c.Exec(ctypes.sizeof(_c.Exec), stream, None))
         if workspace is not None:
             code = _run(self._handle, _byref(tensors), *workspace, execution, _byref(status))
         elif self.workspace_bytes == 0:
@@ -315,14 +315,6 @@ class Plan:
 
 
 _SCALES = ("q_scale", "k_scale", "v_scale")  # may be left out: the factor is 1
-
-
-def _default_stream(device: int) -> int | None:
-    if "torch" not in sys.modules:
-        return None
-    from . import _torch
-
-    return _torch.current_stream(device)
 
 
 def _strides(desc: _c.Desc, shape: tuple[int, ...], zero_is_contiguous: bool) -> tuple[int, ...]:

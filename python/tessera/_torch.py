@@ -73,6 +73,8 @@ def current_stream(device: int) -> int:
 class TorchKind:
     """Outputs are torch.Tensor on the input's device. Views carry no gradient."""
 
+    blocks = False
+
     def view(self, x: Any, name: str) -> View:
         if x.requires_grad and _is_grad_enabled():
             raise NotImplementedError(
@@ -102,6 +104,12 @@ class TorchKind:
 
     def finish(self, like: View, tensor: Any) -> Any:
         return tensor
+
+    def stream(self, device: int) -> int:
+        return current_stream(device)
+
+    def settle(self, device: int) -> None:
+        torch.cuda.current_stream(device).synchronize()
 
 
 kind = TorchKind()

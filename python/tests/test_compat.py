@@ -340,9 +340,9 @@ class TestCache:
                 fa2.flash_attn_with_kvcache(q, *old, **extra)
 
 
-def test_combine():
-    parts = torch.randn(3, 2, 5, 4, 8)
-    lse = torch.randn(3, 2, 4, 5).transpose(2, 3)
+def test_combine(device):
+    parts = torch.randn(3, 2, 5, 4, 8, device=device)
+    lse = torch.randn(3, 2, 4, 5, device=device).transpose(2, 3)
     lse[0, 0], lse[:, 1, 2], lse[1, 1, 1] = -torch.inf, -torch.inf, torch.inf
     out, merged = fa3.flash_attn_combine(parts, lse)
     clean = torch.where(lse == torch.inf, -torch.inf, lse).double()
@@ -351,7 +351,7 @@ def test_combine():
     assert torch.allclose(merged.double(), total, atol=1e-6) and merged.shape == (2, 5, 4)
     assert torch.allclose(out.double(), (weights[..., None] * parts).sum(0), atol=1e-6)
     assert torch.all(out[1, 2] == 0)
-    target = torch.full((2, 5, 4, 8), torch.nan, dtype=torch.bfloat16)
+    target = torch.full((2, 5, 4, 8), torch.nan, dtype=torch.bfloat16, device=device)
     again, _ = fa3.flash_attn_combine(parts, lse, target)
     assert again is target and torch.allclose(target.float(), out, atol=2e-2)
     with pytest.raises(ValueError, match="lse_partial: shape"):
@@ -360,15 +360,15 @@ def test_combine():
         fa3.flash_attn_combine(parts.half(), lse)
 
 
-def test_partial_results_merge_to_the_whole():
-    q, k, v = operands(seqlen_k=90)
+def test_partial_results_merge_to_the_whole(device):
+    q, k, v = operands(device, seqlen_k=90)
     parts = [
         fa3.flash_attn_func(q, k[:, a:b], v[:, a:b], return_attn_probs=True) for a, b in ((0, 30), (30, 70), (70, 90))
     ]
     out, lse = fa3.flash_attn_combine(
-        torch.stack([o for o, _ in parts]), torch.stack([x for _, x in parts]).transpose(2, 3)
+        torch.stack([o for o, _ in parts]).float(), torch.stack([x for _, x in parts]).transpose(2, 3)
     )
-    judge(out, q, k, v, lse.transpose(1, 2))
+    judge(out.to(q.dtype), q, k, v, lse.transpose(1, 2))
 
 
 def test_what_is_not_done_is_said():

@@ -244,7 +244,7 @@ def flash_attn_combine(
 ) -> tuple[Tensor, Tensor]:
     """Merges partial results over disjoint keys: out_partial [states, batch, seqlen, heads, dim] float32, lse_partial
     [states, batch, seqlen, heads] float32 (-inf or +inf: an empty state) give (out, lse [batch, seqlen, heads], -inf
-    where all states are empty). On the CPU; NotImplementedError elsewhere."""
+    where all states are empty)."""
     if out_partial.dim() != 5 or lse_partial.shape != out_partial.shape[:4]:
         raise ValueError(
             f"lse_partial: shape {list(lse_partial.shape)} for out_partial {list(out_partial.shape)}, expected "
