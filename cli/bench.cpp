@@ -131,6 +131,7 @@ class Bench {
     progress_.show(fmt::format("{}: operands", request.text));
     const baselines::OperandSet operands = baselines::make_operands(request.problem, request.extras);
     const Place place(operands, true);
+    if (operands.problem.pass == TESSERA_BACKWARD) run_forward(operands.problem, place);
     std::vector<Contender> contenders;
     for (const Candidate& candidate : candidates) {
       if (candidate.refused()) {

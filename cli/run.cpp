@@ -1,6 +1,5 @@
 // `tessera run`: attention on tensors from files, and a report that sets the chosen kernel beside the textbook method.
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "baselines/operands.hpp"
@@ -78,19 +77,6 @@ void write_outputs(const FileOptions& files, const Job& job) {
   lse.commit();
 }
 
-// The forward pass that a backward one needs for o and lse.
-std::optional<Runner> forward_runner(const Job& job, const Place& place) {
-  if (job.problem.pass != TESSERA_BACKWARD) return std::nullopt;
-  tessera_problem forward = job.problem;
-  forward.pass = TESSERA_FORWARD;
-  forward.flags &= ~(TESSERA_FLAG_D_LSE | TESSERA_FLAG_D_SINKS | TESSERA_FLAG_D_BIAS);
-  forward.flags |= TESSERA_FLAG_LSE;
-  forward.kernel[0] = '\0';
-  const Candidate candidate = find_row(forward, nullptr);
-  if (candidate.refused()) throw Failure{candidate.exit_code, candidate.full_reason()};
-  return Runner(candidate.plan, place);
-}
-
 double repeated_median(Runner* runner) {
   std::vector<double> times;
   const double end = now() + kReportSeconds;
@@ -156,8 +142,7 @@ int run_command(const RunOptions& options) {
   if (candidate.refused()) throw Failure{candidate.exit_code, candidate.full_reason()};
   check_writable(options.files);
   const Place place(job);
-  std::optional<Runner> forward = forward_runner(job, place);
-  if (forward) forward->run();
+  if (job.problem.pass == TESSERA_BACKWARD) run_forward(job.problem, place);
   Runner runner(candidate.plan, place);
   const double seconds = runner.run();
   place.download();

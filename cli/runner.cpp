@@ -213,6 +213,16 @@ double Runner::call_seconds() {
   return seconds;
 }
 
+void run_forward(tessera_problem problem, const Place& place) {
+  problem.pass = TESSERA_FORWARD;
+  problem.flags &= ~(TESSERA_FLAG_D_LSE | TESSERA_FLAG_D_SINKS | TESSERA_FLAG_D_BIAS);
+  problem.flags |= TESSERA_FLAG_LSE;
+  problem.kernel[0] = '\0';
+  const Candidate candidate = find_row(problem, nullptr);
+  if (candidate.refused()) throw Failure{candidate.exit_code, candidate.full_reason()};
+  Runner(candidate.plan, place).run();
+}
+
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> values) {

@@ -89,6 +89,9 @@ class Runner {
   baselines::DeviceBuffer device_workspace_;
 };
 
+// The forward pass that backward `problem` needs for o and lse, on the row that planning chooses.
+void run_forward(tessera_problem problem, const Place& place);
+
 double now();  // seconds of a steady clock
 double median(std::vector<double> values);
 

@@ -82,6 +82,7 @@ def _backward_plan(arrays: dict[str, Tensor], chosen: tuple, names: tuple[str, .
         extras = {name: views[name] for name in EXTRAS if name in views}
         problem = fill(views["q"], views["k"], views["v"], chosen, extras, longest)
         setattr(problem, "pass", _c.BACKWARD)
+        problem.num_splits = 0  # how a forward pass was split changes nothing of its gradient
         for name in ("o", "d_o", "dq", "dk", "dv"):
             describe(problem, name, views[name])
         for name, flag in (("d_lse", _c.FLAG_D_LSE), ("d_bias", _c.FLAG_D_BIAS), ("d_sinks", _c.FLAG_D_SINKS)):

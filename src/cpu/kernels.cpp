@@ -1,5 +1,6 @@
 // The ordered list of CPU kernels, fastest first.
 #include "cpu/amx/rows.hpp"
+#include "cpu/backward_plan.hpp"
 #include "cpu/decode_plan.hpp"
 #include "cpu/forward_plan.hpp"
 #include "kernel_entry.hpp"
@@ -38,8 +39,8 @@ constexpr const char* instructions_of(Isa isa) {
                             : "compiler vectors of 16 bytes";
 }
 
-// The rows of one instruction set. kPercent is the measured share, of the FMA peak for forward and of the memory
-// bandwidth for decode.
+// The rows of one instruction set. kPercent is the measured share, of the FMA peak for forward and backward and of the
+// memory bandwidth for decode.
 template <Isa kIsa, const ForwardKernel& kKernel, int kPercent>
 struct ForwardRow {
   static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
@@ -68,6 +69,21 @@ struct DecodeRow {
   }
   static int run(const core::Plan& plan, const core::RunContext& context) { return run_decode(plan, context, kKernel); }
 };
+template <Isa kIsa, const BackwardKernel& kKernel, int kPercent>
+struct BackwardRow {
+  static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
+    const Refusal refusal = refuse_isa(problem, device, kIsa);
+    return refusal ? refusal : refuse_backward(problem);
+  }
+  static Launch configure(const Problem& problem, const DeviceInfo& device) {
+    Launch launch = configure_backward(problem, device, kKernel, kPercent / 100.0);
+    launch.instructions = instructions_of(kIsa);
+    return launch;
+  }
+  static int run(const core::Plan& plan, const core::RunContext& context) {
+    return run_backward(plan, context, kKernel);
+  }
+};
 
 template <class Row>
 constexpr core::KernelEntry entry(const char* name) {
@@ -91,6 +107,13 @@ constexpr core::KernelEntry kKernels[] = {
 #endif
     entry<ForwardRow<Isa::portable, kForwardPortable, 10>>("cpu.portable.forward"),
     amx::kForwardEmulated,
+#if defined(__x86_64__)
+    entry<BackwardRow<Isa::avx512, kBackwardAvx512, 60>>("cpu.avx512.backward"),
+    entry<BackwardRow<Isa::avx2, kBackwardAvx2, 60>>("cpu.avx2.backward"),
+#elif defined(__aarch64__)
+    entry<BackwardRow<Isa::neon, kBackwardNeon, 60>>("cpu.neon.backward"),
+#endif
+    entry<BackwardRow<Isa::portable, kBackwardPortable, 10>>("cpu.portable.backward"),
 };
 
 }  // namespace
