@@ -90,7 +90,7 @@ bench() {
   cat "$output/$name.log"
 }
 if [[ $parts == *bench* ]]; then
-  bench forward 240 --suite forward --peers flash,cudnn,fa3,fa4,efficient,math,textbook
+  bench forward 200 --suite forward --peers flash,cudnn,fa3,fa4,textbook
   python3 -m tessera.bench --draw "$output/forward.json" "$output/forward.png"
 fi
 if [[ $parts == *special* ]]; then bench special 120 --suite special; fi

@@ -83,13 +83,17 @@ def table_head(peers: list[str]) -> str:
     return f"{'TFLOP/s':38s}{columns}   /best       /cudnn  (aim)  estimate   rms/flash"
 
 
+def cell_of(tflops: float | None) -> str:
+    return "        -" if tflops is None else f"{tflops:9.1f}" if tflops >= 10 else f"{tflops:9.3f}"
+
+
 def table_line(row: dict[str, Any], peers: list[str]) -> str:
     """`-` marks what was not measured, `<` what misses: 1.05 of the best, the aim over cuDNN, 25 % of the estimate."""
     if row["status"] != "ran":
         return f"{label(row['problem']):38s}  {row['status']}: {row['reason']}"
     found, others = ratios(row), rivals(row)
     columns = [row["tflops"], *(rate(row, name) for name in peers)]
-    text = f"{label(row['problem']):38s}" + "".join(f"{value:9.1f}" if value else "        -" for value in columns)
+    text = f"{label(row['problem']):38s}" + "".join(map(cell_of, columns))
 
     def cell(name: str, missed: bool) -> str:
         return f"{found[name]:6.3f}{'<' if missed else ' '}" if name in found else "     - "

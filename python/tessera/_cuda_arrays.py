@@ -1,8 +1,8 @@
 """Arrays on CUDA devices that are not PyTorch's: CuPy's, those of array namespaces as JAX's, and objects with only a
 __cuda_array_interface__, as Numba's.
 
-Owns the order of their work and ours. CuPy has a current stream, on which we run. Of the others no stream is known: what
-was given is ordered before the legacy default stream, we run there, and the call waits until it is done.
+Owns the order of their work and ours. CuPy has a current stream, on which we run. Of the others no stream is known:
+what was given is ordered before the legacy default stream, we run there, and the call waits until it is done.
 Source: DLPack's Python protocol, the CUDA Array Interface version 3 (Numba's documentation).
 """
 

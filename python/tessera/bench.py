@@ -100,9 +100,15 @@ class Candidate:
 
     def capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph):
-                out = self.call()
+            # Not torch.cuda.graph(): after an error its stream stays the current one.
+            with torch.cuda.stream(torch.cuda.Stream()):
+                graph.capture_begin()
+                try:
+                    out = self.call()
+                finally:
+                    graph.capture_end()
             self.out.zero_()
             graph.replay()
             torch.cuda.synchronize()

@@ -1,7 +1,7 @@
 """CUDA arrays of other frameworks than PyTorch: outputs of their own kind, on a stream that orders them.
 
-Without a device stand-ins of CuPy, of an array namespace and of Numba hold host memory that they call device memory, and
-a CPU kernel runs in the GPU kernel's place: that shows pointers, shapes, dtypes, streams and waits, all but the device.
+Without a device stand-ins of CuPy, of an array namespace and of Numba hold host memory that they call device memory,
+and a CPU kernel runs in the GPU kernel's place: that shows pointers, shapes, dtypes, streams and waits.
 """
 
 import contextlib
