@@ -5,8 +5,8 @@
 # and a python3 with torch for the bench, which takes FlashAttention-3 and -4 along where fa3-fwd and flash-attn-4 are
 # installed.
 # Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
-# parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "special" (GQA, packed, window, short work)
-# and "f16" (the bench's grid in f16)
+# parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
+# (the bench's GQA, packed, window and short cells) and "f16" (its grid in f16)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -49,7 +49,7 @@ finish() {
       grep -E '^\[  FAILED|Failure$|^========= (Error|Invalid|Race|Uninit)' "$output/$name.log" | head -n 20
       tail -n 15 "$output/$name.log"
     fi
-    last=$(grep -E '^\[  (PASSED|FAILED)|^\[==.* ran|ERROR SUMMARY|RACECHECK SUMMARY' "$output/$name.log" | tail -n 1)
+    last=$(grep -E '^\[  (PASSED|FAILED)|^\[==.* ran|ERROR SUMMARY|RACECHECK SUMMARY|^[0-9]+ (passed|failed)' "$output/$name.log" | tail -n 1)
     [ "$code" -eq 0 ] && code=passed || code="rc $code"
     summary+=("$(printf '%-12s %-8s %4d s  %s' "$name" "$code" "$seconds" "$last")")
   done
@@ -80,6 +80,11 @@ if [[ $parts == *cli* ]]; then
   start cli 60 "$build_dir/tessera" bench --seconds 1 'bf16 b4 hq16 sq4096 d128 causal cuda'
   finish cli
   cat "$output/check.log" "$output/cli.log"
+fi
+if [[ $parts == *python* ]]; then
+  start python 400 python3 -m pytest -q -rs -p no:cacheprovider "$source_dir/python/tests"
+  finish python
+  grep '^SKIPPED' "$output/python.log"
 fi
 # bench NAME SECONDS ARGUMENT...: cells beside the peers that python3 can import, the table, a result file.
 bench() {
