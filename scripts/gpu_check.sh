@@ -49,7 +49,8 @@ finish() {
       grep -E '^\[  FAILED|Failure$|^========= (Error|Invalid|Race|Uninit)' "$output/$name.log" | head -n 20
       tail -n 15 "$output/$name.log"
     fi
-    last=$(grep -E '^\[  (PASSED|FAILED)|^\[==.* ran|ERROR SUMMARY|RACECHECK SUMMARY|^[0-9]+ (passed|failed)' "$output/$name.log" | tail -n 1)
+    last='^\[  (PASSED|FAILED)|^\[==.* ran|ERROR SUMMARY|RACECHECK SUMMARY|^[0-9]+ (passed|failed)'
+    last=$(grep -E "$last" "$output/$name.log" | tail -n 1)
     [ "$code" -eq 0 ] && code=passed || code="rc $code"
     summary+=("$(printf '%-12s %-8s %4d s  %s' "$name" "$code" "$seconds" "$last")")
   done
