@@ -1,7 +1,8 @@
 """Tessera on the CPU beside PyTorch's SDPA and oneDNN's Graph SDPA: one process, one table, the same inputs.
 
     PYTHONPATH=python TESSERA_LIBRARY=build/release/libtessera.so python3 bench/cpu_peers.py --out F
-    ... bench/cpu_peers.py --only decode --seconds 10        half of it, with less time a problem
+    ... bench/cpu_peers.py --only decode --seconds 10        part of it, with less time a problem
+    ... bench/cpu_peers.py --only backward                   gradients, beside PyTorch's (cpu_gradients.py)
     ... bench/cpu_peers.py "fwd bf16 b1 hq8 sq512 d64"       problems of one's own: dense, full, sq = 1 for decode
 
 Needs torch; oneDNN as in onednn_graph.py (pip install onednn), else the result file says why it is absent.
@@ -43,6 +44,7 @@ PAUSE_SECONDS = 0.02
 TOLERANCE = {"f32": 2e-5, "f16": 4e-3, "bf16": 3e-2}
 
 PREFILL = [f"fwd {t} b1 hq16 sq{n} d{d}" for n in (2048, 8192) for t in ("f32", "bf16") for d in (64, 128)]
+BACKWARD = [f"bwd {t} b1 hq16 sq2048 d{d}{m}" for t in ("f32", "bf16") for d in (64, 128) for m in ("", " causal")]
 DECODE = [f"fwd {t} b1 hq32 hkv8 sq1 sk65536 d{d}" for t in ("bf16", "f16", "f32") for d in (64, 128)]
 
 Call = Callable[[int], Any]  # takes the number of the round, returns o [batch, heads, seqlen_q, dim]
@@ -360,6 +362,8 @@ HEADER = """| problem | kernel | ms | rate | flash | math | oneDNN | over the be
 def table_line(row: dict[str, Any]) -> str:
     problem = tessera.Problem(row["problem"])
     words = f"{row['problem'].split()[1]}, sq {problem.seqlen_q}, sk {problem.seqlen_k}, d {problem.head_dim_qk}"
+    words += ", backward" if getattr(problem, "pass") == _c.BACKWARD else ""
+    words += ", causal" if problem.right == 0 else ""
     decode = problem.seqlen_q == 1
     rate = f"{row['gbytes_per_s']:.1f} GB/s" if decode else f"{row['tflops'] * 1e3:.0f} GFLOP/s"
     cells = [words, f"`{row['kernel']}`", f"{row['seconds_median'] * 1e3:.2f}", rate]
@@ -384,8 +388,12 @@ def main() -> int:
         print(f"oneDNN left out: {library}", file=sys.stderr)
     rows = []
     print(HEADER, flush=True)
-    for text in options.problems or {"prefill": PREFILL, "decode": DECODE}.get(options.only, PREFILL + DECODE):
-        rows.append(measure(text, options, library))
+    chosen = {"prefill": PREFILL, "decode": DECODE, "backward": BACKWARD}.get(options.only, PREFILL + DECODE)
+    for text in options.problems or chosen:
+        if "bwd" in text.split():
+            rows.append(cpu_gradients.measure(text, options, time_calls, LARGEST_SCORES))
+        else:
+            rows.append(measure(text, options, library))
         print(table_line(rows[-1]), flush=True)
         for name, reason in rows[-1]["left_out"].items():
             print(f"  left out: {name}: {reason}", file=sys.stderr)
@@ -398,7 +406,7 @@ def main() -> int:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problems", nargs="*", metavar="PROBLEM")
-    parser.add_argument("--only", choices=("prefill", "decode"))
+    parser.add_argument("--only", choices=("prefill", "decode", "backward"))
     parser.add_argument("--threads", type=int, default=2, help="of Tessera and of every peer (2)")
     parser.add_argument("--seconds", type=float, default=15, help="of timing a problem (15)")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd")
@@ -416,6 +424,7 @@ import torch  # noqa: E402
 import torch.nn.functional  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
+import cpu_gradients  # noqa: E402
 import onednn_graph  # noqa: E402
 import tessera  # noqa: E402
 from tessera import _c  # noqa: E402

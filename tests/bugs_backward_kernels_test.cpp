@@ -1,21 +1,11 @@
 // Public bug situations about gradients without an answer by hand: the library's backward rows against the float64
-// reference. While no row takes the backward pass these tests are skipped and say so.
+// reference.
 #include "support.hpp"
 
 namespace tessera::test {
 namespace {
 
-constexpr const char* kNoRow = "no row of the library takes the backward pass";
-
-// Returns whether a row of the library ran.
-bool compare_gradients(Case& c) {
-  if (tessera_tensors tensors = c.bind();
-      tensors.q != nullptr && tessera_supports(&c.problem, nullptr, 0) != TESSERA_OK)
-    return false;
-  const Judge judged = judge(c);
-  return on_every_accepting_row(
-             c, [&] { expect_close(c, judged); }, Rows::library) > 0;
-}
+void compare_gradients(Case& c) { check_against_judge(c, Rows::library); }
 
 // Dao-AILab/flash-attention#2896: columns that pad the head dim were never written, then read back.
 TEST(BugBackwardKernels, UnevenHeadDims) {
@@ -25,7 +15,7 @@ TEST(BugBackwardKernels, UnevenHeadDims) {
       Case c = packed ? Case::packed(TESSERA_BF16, {0, 128}, {0, 128}, shape) : Case::dense(TESSERA_BF16, shape);
       c.randomize(191);
       c.to_backward(192);
-      if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+      compare_gradients(c);
     }
 }
 
@@ -39,7 +29,7 @@ TEST(BugBackwardKernels, GradientsWithTheirOwnLayout) {
   const Tensor d_o = c.d_o;
   c.d_o = Tensor(TESSERA_F16, d_o.dims(), stored_as(d_o.dims(), 0, 2, 1));
   c.d_o.copy_values(d_o);
-  if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+  compare_gradients(c);
   constexpr int64_t kRow = 4 * 256;
   Case fused = Case::dense(TESSERA_F16, {.seqlen_q = 130, .seqlen_k = 130, .heads_q = 4, .head_dim_qk = 256});
   fused.randomize(195);
@@ -49,19 +39,19 @@ TEST(BugBackwardKernels, GradientsWithTheirOwnLayout) {
     gradient =
         Tensor(TESSERA_F16, gradient.dims(), {.stride = {130 * 3 * kRow, 3 * kRow, 256, 1}, .offset = part * kRow});
   }
-  EXPECT_TRUE(compare_gradients(fused));
+  compare_gradients(fused);
 }
 
 // Dao-AILab/flash-attention#470, commits bba578d4, a4f148b6: small head sizes and lengths beside a tile's.
 TEST(BugBackwardKernels, SmallHeadDimsAndTileEdges) {
-  for (const int32_t head_dim : {1, 3, 8, 24, 64, 192})
+  for (const int32_t head_dim : {1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 64, 192})
     for (const int64_t seqlen : {1, 63, 64, 65, 127, 129, 193}) {
       Case c = Case::dense(TESSERA_F16,
                            {.seqlen_q = seqlen, .seqlen_k = 194 - seqlen, .heads_q = 2, .head_dim_qk = head_dim});
       c.randomize(197);
       if (seqlen % 2 == 1) c.set_causal();
       c.to_backward(198);
-      if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+      compare_gradients(c);
     }
 }
 
@@ -74,7 +64,7 @@ TEST(BugBackwardKernels, RepeatedRunsGiveTheSameBits) {
     if (window) c.problem.left = 60;
     c.to_backward(200);
     c.set_flag(TESSERA_FLAG_DETERMINISTIC);
-    if (!compare_gradients(c)) GTEST_SKIP() << kNoRow;
+    compare_gradients(c);
     on_every_accepting_row(
         c,
         [&] {

@@ -99,6 +99,16 @@ void bias_row(tessera_problem* p) {
   for (int d = 0; d < 4; ++d) p->bias.stride[d] = strides[d];
 }
 
+// The same of its gradient, with one number for all sequences and heads.
+void bias_column_gradient(tessera_problem* p) {
+  bias_column(p);
+  p->d_bias.stride[3] = 1;
+}
+void bias_row_gradient(tessera_problem* p) {
+  bias_row(p);
+  for (int d = 0; d < 4; ++d) p->d_bias.stride[d] = p->bias.stride[d];
+}
+
 // Packed arrays with rows behind the last sequence, which no call may touch.
 void spare_rows(tessera_problem* p) {
   p->total_q += 9;
@@ -191,6 +201,9 @@ std::vector<Case> backward_cases() {
     cases.push_back({small + " packed lens=21:0:5 window=6,2 layout=bhsd"});
     cases.push_back({small + " causal", strided, "gaps in every operand, element alignment"});
     cases.push_back({small + " packed lens=longtail", spare_rows, "rows behind the last sequence"});
+    cases.push_back({small + " alibi causal", slopes_by_batch, "slopes by batch"});
+    cases.push_back({small + " bias dbias", bias_column_gradient, "bias by key"});
+    cases.push_back({small + " bias dbias", bias_row_gradient, "bias by row"});
   }
   return cases;
 }

@@ -1,5 +1,5 @@
 // Every CPU row gives the same bits for 1 to 64 threads, on problems large enough that the plan does use them. The
-// ThreadSanitizer job runs these suites, so they cover decode of every cache type, forward and the tile rows.
+// ThreadSanitizer job runs these suites, so they cover decode of every cache type, forward, backward and the tile rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,6 +31,7 @@ bool named(const char* row, const char* part) { return std::strstr(row, part) !=
 // Runs `text` on the rows whose name holds `part` with each count; returns the most threads that a plan had.
 int expect_same_bits(const std::string& text, const char* part, const std::vector<int>& counts) {
   OperandSet operands = operands_of(text);
+  if (operands.problem.pass == TESSERA_BACKWARD) (void)judge(operands);  // fills o and lse
   int most = 0, ran = 0;
   for (const core::KernelEntry* row : library_rows()) {
     if (!named(row->name, part)) continue;
@@ -93,6 +94,25 @@ TEST(ForwardThreads, EveryTypeAndLayout) {
       EXPECT_GE(expect_same_bits(text, row, kCounts), 5) << text;
     }
   }
+}
+
+TEST(BackwardThreads, EveryTypeAndLayout) {
+  constexpr const char* kLayouts[] = {"causal sinks dlse", "packed lens=longtail", "bias=1 dbias window=90,3",
+                                      "lens=150:0:70 softcap=5"};
+  int turn = 0;
+  for (const char* dtype : {"f32", "f16", "bf16", "f64"}) {
+    const std::string text = std::string("bwd ") + dtype + " b3 hq6 hkv2 sq150 sk210 d40 " + kLayouts[turn++ % 4];
+    EXPECT_GE(expect_same_bits(text, ".backward", kCounts), 5) << text;
+  }
+}
+
+TEST(BackwardThreads, EveryCountFrom1To64) {
+  std::vector<int> counts;
+  for (int threads = 2; threads <= 64; threads += kSanitized ? 9 : 1) counts.push_back(threads);
+  // Tasks of whole heads up to a count of threads, of stretches of keys beyond it.
+  const int sk = kSanitized ? 1100 : 1800;
+  EXPECT_GE(expect_same_bits("bwd f32 b2 hq8 hkv4 sq64 d32 causal sk" + std::to_string(sk), ".backward", counts), 16);
+  EXPECT_GE(expect_same_bits("bwd bf16 b1 hq4 hkv1 sq70 sk1100 d24 bias=h dbias sinks dlse", ".backward", counts), 8);
 }
 
 // The tile rows: emulated everywhere, with the instructions where the machine has them.

@@ -99,8 +99,6 @@ class BackwardRun {
         problem_(*call.problem),
         tiles_(call.tiles),
         scores_(call, workspace),
-        q_panels_(Scores::template piece<T>(workspace, tiles_.q_panels_at)),
-        d_o_panels_(Scores::template piece<T>(workspace, tiles_.d_o_panels_at)),
         k_panels_(Scores::template piece<T>(workspace, tiles_.k_panels_at)),
         dk_(Scores::template piece<T>(workspace, tiles_.dk_at)),
         dv_(Scores::template piece<T>(workspace, tiles_.dv_at)),
@@ -160,7 +158,7 @@ class BackwardRun {
 
   // Rows [first, first + count) against the `columns` of the chunk that some of them see.
   void run_block(int64_t first, int64_t count, Range keys, Range columns, T* dq) {
-    scores_.load_rows(first, count, q_panels_, d_o_panels_);
+    scores_.load_rows(first, count);
     const Range all = {round_down(columns.begin, kPanel), round_up(columns.end, kLanes)};
     for (int64_t row = 0; row < count; row += kRows) {
       const int64_t strip = at_most(count - row, kRows);
@@ -200,9 +198,9 @@ class BackwardRun {
     if (begin == end) return;
     const Range depth = {begin * kRows, at_most(end * kRows, rows)};
     const int64_t at = depth.begin * kScoreStride + key;
-    add_products(scores_.probs + at, d_o_panels_, depth, rows, count, tiles_.dim_v_padded,
+    add_products(scores_.probs + at, scores_.d_o_panels, depth, rows, count, tiles_.dim_v_padded,
                  dv_ + key * tiles_.dim_v_padded);
-    add_products(scores_.grads + at, q_panels_, depth, rows, count, tiles_.dim_qk_padded,
+    add_products(scores_.grads + at, scores_.q_panels, depth, rows, count, tiles_.dim_qk_padded,
                  dk_ + key * tiles_.dim_qk_padded);
   }
   static bool overlaps(Range columns, int64_t key, int64_t count) {
@@ -212,8 +210,8 @@ class BackwardRun {
                            T* to) {
     for (int64_t column = 0; column < padded; column += kPanel) {
       const int vecs = panel_vecs<V>(column, padded);
-      kKeyBlocks<V>.key[count - 1][vecs - 1](tile, panels + column * rows + depth.begin * vecs * kLanes, depth.size(),
-                                             to + column, padded);
+      kGradientBlocks<V>.key[count - 1][vecs - 1](tile, panels + column * rows + depth.begin * vecs * kLanes,
+                                                  depth.size(), to + column, padded);
     }
   }
 
@@ -253,7 +251,7 @@ class BackwardRun {
   const core::Problem& problem_;
   const BackwardTiles& tiles_;
   Scores scores_;
-  T *q_panels_, *d_o_panels_, *k_panels_, *dk_, *dv_, *dq_, *stretch_dq_;
+  T *k_panels_, *dk_, *dv_, *dq_, *stretch_dq_;
   const T* ones_ = kOnes.value;
   Range strip_columns_[kMaxStrips];
 };

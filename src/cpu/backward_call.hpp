@@ -20,8 +20,8 @@ struct BackwardTiles {
   int64_t stretches;  // of the longest sequence's keys: dq is the sum of theirs, in order
   bool whole;         // a task takes all stretches of a (sequence, key head); else one, and dq is summed afterwards
   // Byte offsets into a task's piece of the workspace, and its size.
-  int64_t q_strips_at, d_o_strips_at, q_panels_at, d_o_panels_at, k_columns_at, v_columns_at, k_panels_at, dk_at, dv_at,
-      probs_at, grads_at, bias_at, d_bias_at, row_address_at, lse_at, delta_at, dq_at, stretch_dq_at, task_bytes;
+  int64_t q_panels_at, d_o_panels_at, k_columns_at, v_columns_at, k_panels_at, dk_at, dv_at, probs_at, grads_at,
+      bias_at, d_bias_at, row_address_at, lse_at, delta_at, dq_at, stretch_dq_at, task_bytes;
   // Shared by all tasks, behind their pieces: d_sinks of each (sequence, query head) in float64, and unless `whole`
   // the dq of each stretch, [stretches][heads_kv][rows of all sequences][group][dim_qk_padded].
   int64_t d_sinks_bytes, partial_bytes;

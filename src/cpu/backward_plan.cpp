@@ -41,7 +41,7 @@ void choose_blocks(const DeviceInfo& device, int64_t element, int64_t strip, int
   const int64_t key_bytes = (3 * tiles->dim_qk_padded + 2 * tiles->dim_v_padded) * element;
   tiles->chunk = kMaxChunk;
   while (tiles->chunk > kMinChunk && tiles->chunk * key_bytes > device.l2_bytes * 5 / 8) tiles->chunk /= 2;
-  const int64_t row_bytes = 2 * (tiles->dim_qk_padded + tiles->dim_v_padded + scores_row) * element;
+  const int64_t row_bytes = (tiles->dim_qk_padded + tiles->dim_v_padded + 2 * scores_row) * element;
   tiles->rows = std::clamp(device.l2_bytes / 4 / row_bytes, 2 * strip, kMaxRows) / strip * strip;
 }
 
@@ -55,8 +55,6 @@ void lay_out(const Problem& problem, int64_t element, int64_t lanes, int64_t sco
   };
   const int64_t rows = tiles->rows, chunk = tiles->chunk, group_rows = problem.seqlen_q * problem.group;
   const int64_t dq_bytes = group_rows * tiles->dim_qk_padded * element;
-  tiles->q_strips_at = take((rows * problem.head_dim_qk + lanes) * element);
-  tiles->d_o_strips_at = take((rows * problem.head_dim_v + lanes) * element);
   tiles->q_panels_at = take(rows * tiles->dim_qk_padded * element);
   tiles->d_o_panels_at = take(rows * tiles->dim_v_padded * element);
   tiles->k_columns_at = take(chunk * problem.head_dim_qk * element);

@@ -36,8 +36,8 @@ class ScoreGradients {
       : problem(*call.problem),
         tensors(*call.tensors),
         tiles(call.tiles),
-        q_strips(piece<T>(workspace, tiles.q_strips_at)),
-        d_o_strips(piece<T>(workspace, tiles.d_o_strips_at)),
+        q_panels(piece<T>(workspace, tiles.q_panels_at)),
+        d_o_panels(piece<T>(workspace, tiles.d_o_panels_at)),
         k_columns(piece<T>(workspace, tiles.k_columns_at)),
         v_columns(piece<T>(workspace, tiles.v_columns_at)),
         probs(piece<T>(workspace, tiles.probs_at)),
@@ -85,18 +85,19 @@ class ScoreGradients {
     }
   }
 
-  // The block's queries and d_o as strips, and as panels where wanted.
-  void load_rows(int64_t first, int64_t count, T* q_panels, T* d_o_panels) {
+  // The block's queries and d_o as panels.
+  void load_rows(int64_t first, int64_t count) {
     block_row_ = first;
+    block_count_ = count;
     with_element<V>(problem.q.dtype, [&](auto element) {
       using Element = decltype(element);
       for (int64_t r = 0; r < count; ++r) row_address[r] = row_of(problem.q, tensors.q, first + r, Element::kBytes);
-      pack_rows<V, Element>(row_address, count, problem.head_dim_qk, q_strips, q_panels);
+      pack_values<V, Element>(row_address, count, problem.head_dim_qk, q_panels);
     });
     with_element<V>(problem.d_o.dtype, [&](auto element) {
       using Element = decltype(element);
       for (int64_t r = 0; r < count; ++r) row_address[r] = row_of(problem.d_o, tensors.d_o, first + r, Element::kBytes);
-      pack_rows<V, Element>(row_address, count, problem.head_dim_v, d_o_strips, d_o_panels);
+      pack_values<V, Element>(row_address, count, problem.head_dim_v, d_o_panels);
     });
   }
 
@@ -124,10 +125,8 @@ class ScoreGradients {
   void differentiate(int64_t first, int64_t count, Range keys, Range columns, Range all, bool capped) {
     const Range whole = {round_down(columns.begin, kPanel), round_up(columns.end, kLanes)};
     T *p = probs + first * kScoreStride, *g = grads + first * kScoreStride;
-    multiply_columns(q_strips + first * problem.head_dim_qk, count, k_columns, problem.head_dim_qk, score_factor_,
-                     whole, keys, p);
-    multiply_columns(d_o_strips + first * problem.head_dim_v, count, v_columns, problem.head_dim_v, T(1), whole, keys,
-                     g);
+    multiply_columns(q_panels, first, count, k_columns, problem.head_dim_qk, score_factor_, whole, keys, p);
+    multiply_columns(d_o_panels, first, count, v_columns, problem.head_dim_v, T(1), whole, keys, g);
     for (int64_t r = 0; r < count; ++r, p += kScoreStride, g += kScoreStride) {
       const int64_t row = block_row_ + first + r;
       const Range seen = band.visible_keys(position(row));
@@ -153,7 +152,7 @@ class ScoreGradients {
   core::Sequence sequence{};
   core::Band band{};
   int64_t batch = 0, heads = 1, row_total = 0;
-  T *q_strips, *d_o_strips, *k_columns, *v_columns, *probs, *grads;
+  T *q_panels, *d_o_panels, *k_columns, *v_columns, *probs, *grads;
   const std::byte** row_address;
 
  private:
@@ -169,16 +168,17 @@ class ScoreGradients {
     }
   }
 
-  void multiply_columns(const T* strip, int64_t count, const T* panels, int64_t depth, T factor, Range whole,
-                        Range keys, T* to) const {
+  void multiply_columns(const T* panels, int64_t first, int64_t count, const T* columns, int64_t depth, T factor,
+                        Range whole, Range keys, T* to) const {
     const int64_t padded = round_up(keys.size(), kLanes);
     for (int64_t column = whole.begin; column < whole.end; column += kPanel) {
       const int vecs = panel_vecs<V>(column, padded);
-      kBlocks<V>.score[count - 1][vecs - 1](strip, panels + column * depth, depth, factor, to + column);
+      kGradientBlocks<V>.dot[count - 1][vecs - 1](panels, first, block_count_, columns + column * depth, depth, factor,
+                                                  to + column);
     }
   }
 
-  // sums[r] = d_o . o of row first + r, by the additions that score_block does.
+  // sums[r] = d_o . o of row first + r, by the additions that dot_block does.
   void sum_delta(int64_t first, int64_t count, T* sums) {
     V total = V::zero(), part = V::zero();
     alignas(64) T d_o[kLanes * kLanes], o[kLanes * kLanes];
@@ -274,7 +274,7 @@ class ScoreGradients {
   T score_factor_;
   bool has_terms_;
   int32_t first_head_ = 0;
-  int64_t prepared_ = 0, block_row_ = 0;
+  int64_t prepared_ = 0, block_row_ = 0, block_count_ = 0;
 };
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -49,7 +49,7 @@ class BiasRun {
     const Range seen = scores_.visible(first, count, {task_.key_begin, task_.key_end});
     if (seen.empty()) return;
     scores_.prepare_rows(first, first + count, nullptr);
-    scores_.load_rows(first, count, nullptr, nullptr);
+    scores_.load_rows(first, count);
     const int64_t key_end = at_most(task_.key_end, scores_.sequence.seqlen_k);
     for (int64_t key = task_.key_begin; key < key_end; key += tiles_.chunk) {
       const Range keys = {key, at_most(key + tiles_.chunk, key_end)};

@@ -16,15 +16,19 @@ namespace tessera::cpu::TESSERA_CPU_ISA {
 inline constexpr int kMaxChunk = 256;
 inline constexpr int kScoreStride = kMaxChunk + 16;
 
-// sums[r][c] = sum over depth of strip(r, k) * panel(k, c).
-template <class V, int kRows, int kVecs, int kRowStride, int kDepthStride>
-[[gnu::always_inline]] inline void multiply(const typename V::Scalar* strip, const typename V::Scalar* panel,
-                                            int64_t depth, V (&sums)[kRows][kVecs]) {
+template <class V, int kRows, int kVecs>
+[[gnu::always_inline]] inline void clear(V (&sums)[kRows][kVecs]) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
     for (int c = 0; c < kVecs; ++c) sums[r][c] = V::zero();
   }
+}
+
+// sums[r][c] += sum over depth of strip(r, k) * panel(k, c).
+template <class V, int kRows, int kVecs, int kRowStride, int kDepthStride>
+[[gnu::always_inline]] inline void accumulate(const typename V::Scalar* strip, const typename V::Scalar* panel,
+                                              int64_t depth, V (&sums)[kRows][kVecs]) {
 #pragma GCC unroll 1
   for (int64_t k = 0; k < depth; ++k) {
     V columns[kVecs];
@@ -39,6 +43,14 @@ template <class V, int kRows, int kVecs, int kRowStride, int kDepthStride>
     strip += kDepthStride;
     panel += kVecs * V::kLanes;
   }
+}
+
+// sums[r][c] = sum over depth of strip(r, k) * panel(k, c).
+template <class V, int kRows, int kVecs, int kRowStride, int kDepthStride>
+[[gnu::always_inline]] inline void multiply(const typename V::Scalar* strip, const typename V::Scalar* panel,
+                                            int64_t depth, V (&sums)[kRows][kVecs]) {
+  clear(sums);
+  accumulate<V, kRows, kVecs, kRowStride, kDepthStride>(strip, panel, depth, sums);
 }
 
 // Depth of a score's partial sums: longer ones are added up in pieces. One running sum over 128 misses the tolerance
