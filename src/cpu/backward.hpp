@@ -162,6 +162,7 @@ class BackwardRun {
     const Range all = {round_down(columns.begin, kPanel), round_up(columns.end, kLanes)};
     for (int64_t row = 0; row < count; row += kRows) {
       const int64_t strip = at_most(count - row, kRows);
+      scores_.ask_for_rows(first + tiles_.rows + row, strip);
       const Range seen = scores_.visible(first + row, strip, keys);
       Range& mine = strip_columns_[row / kRows];
       mine = {0, 0};

@@ -101,6 +101,16 @@ class ScoreGradients {
     });
   }
 
+  // Asks for rows [first, first + count) of q and d_o, which a later block reads: rows of [batch, seqlen, heads, dim] lie
+  // pages apart, and packing waits for them otherwise.
+  void ask_for_rows(int64_t first, int64_t count) const {
+    const int64_t end = at_most(first + count, row_total);
+    for (int64_t row = first; row < end; ++row) {
+      ask_for_row(problem.q, tensors.q, row, problem.head_dim_qk);
+      ask_for_row(problem.d_o, tensors.d_o, row, problem.head_dim_v);
+    }
+  }
+
   // K and V of the chunk with keys in the lanes; K also as panels of its columns where wanted.
   void load_keys(Range keys, int32_t kv_head, T* k_panels) {
     with_element<V>(problem.k.dtype, [&](auto element) {
@@ -160,6 +170,18 @@ class ScoreGradients {
     for (int64_t j = columns.begin; j < columns.end; ++j) p[j] = g[j] = T(0);
   }
 
+  // Into L2: L1 is full of what a strip works on.
+  void ask_for_row(const core::Operand& operand, const void* data, int64_t row, int64_t dim) const {
+    const int64_t element = element_bytes_of(operand.dtype);
+    const std::byte* at = row_of(operand, data, row, element);
+    for (int64_t byte = 0; byte < dim * element; byte += 64) __builtin_prefetch(at + byte, 0, 2);
+  }
+  static int64_t element_bytes_of(int32_t dtype) {
+    int64_t bytes = 0;
+    with_element<V>(dtype, [&](auto element) { bytes = decltype(element)::kBytes; });
+    return bytes;
+  }
+
   void locate_keys(const core::Operand& operand, const void* data, Range keys, int32_t kv_head, int64_t element_bytes) {
     const auto* base = static_cast<const std::byte*>(data);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -180,6 +202,11 @@ class ScoreGradients {
 
   // sums[r] = d_o . o of row first + r, by the additions that dot_block does.
   void sum_delta(int64_t first, int64_t count, T* sums) {
+    const int64_t next = at_most(first + 2 * kLanes, row_total);
+    for (int64_t row = first + kLanes; row < next; ++row) {
+      ask_for_row(problem.d_o, tensors.d_o, row, problem.head_dim_v);
+      ask_for_row(problem.o, tensors.o, row, problem.head_dim_v);
+    }
     V total = V::zero(), part = V::zero();
     alignas(64) T d_o[kLanes * kLanes], o[kLanes * kLanes];
     for (int64_t d = 0; d < problem.head_dim_v; d += kLanes) {
