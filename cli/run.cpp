@@ -92,13 +92,15 @@ std::vector<std::string> report_row(const std::string& name, Runner* runner, con
   const double seconds = repeated_median(runner);
   place.download();
   const auto comparisons = baselines::compare(runner->plan().problem, job.tensors, &exact, &naive, machine_threads());
-  *passed = baselines::worst(comparisons).passed;
+  const baselines::Comparison& worst = baselines::worst(comparisons);
+  *passed = worst.passed;
   const auto o = std::find_if(comparisons.begin(), comparisons.end(), [](const auto& c) { return c.tensor == "o"; });
+  const baselines::Comparison& shown = o != comparisons.end() ? *o : worst;
   return {name,
           runner->plan().entry->name,
           seconds_text(seconds),
           rate_text(flops / seconds),
-          o == comparisons.end() ? "-" : fmt::format("{:.1e}", o->max_abs_error),
+          fmt::format("{:.1e}", shown.max_abs_error),
           bytes_text(static_cast<double>(runner->plan().launch.workspace_bytes))};
 }
 
@@ -126,8 +128,8 @@ bool print_report(const Job& job, const Place& place, Runner* chosen) {
   if (textbook.refused()) fmt::print("  textbook baseline refused: {}\n", textbook.reason);
   fmt::print(
       "\n  rate: useful arithmetic a second. extra memory: beyond inputs and outputs.\n  error: largest difference of "
-      "any output element; {} the tolerance of its element type.\n",
-      passed ? "within" : "BEYOND");
+      "any element of {}; {} the tolerance of its element type.\n",
+      problem.pass == TESSERA_BACKWARD ? "the worst gradient" : "o", passed ? "within" : "BEYOND");
   return passed;
 }
 

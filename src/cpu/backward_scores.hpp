@@ -101,8 +101,8 @@ class ScoreGradients {
     });
   }
 
-  // Asks for rows [first, first + count) of q and d_o, which a later block reads: rows of [batch, seqlen, heads, dim] lie
-  // pages apart, and packing waits for them otherwise.
+  // Asks for rows [first, first + count) of q and d_o, which a later block reads: rows of [batch, seqlen, heads, dim]
+  // lie pages apart, and packing waits for them otherwise.
   void ask_for_rows(int64_t first, int64_t count) const {
     const int64_t end = at_most(first + count, row_total);
     for (int64_t row = first; row < end; ++row) {
