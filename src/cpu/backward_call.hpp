@@ -58,9 +58,10 @@ struct BiasTask {
 // Keys of one stretch of a sequence of seqlen_k keys, a multiple of the chunk. A sequence's own length, the heads and
 // the chunk decide, so that a result does not depend on batch mates. Up to 32 stretches of 512 keys or more over all
 // key heads: enough tasks for a large machine where heads are few, and dq of one stretch where they are many.
+inline constexpr int64_t kMostStretches = 32;
 inline int64_t stretch_keys(const core::Problem& problem, int64_t chunk, int64_t seqlen_k) {
-  constexpr int64_t kStretches = 32, kLeastKeys = 512;
-  const int64_t wanted = (kStretches + problem.heads_kv - 1) / problem.heads_kv;
+  constexpr int64_t kLeastKeys = 512;
+  const int64_t wanted = (kMostStretches + problem.heads_kv - 1) / problem.heads_kv;
   const int64_t most = (seqlen_k + kLeastKeys - 1) / kLeastKeys;
   const int64_t count = wanted < most ? wanted : most;
   const int64_t keys = count > 1 ? (seqlen_k + count - 1) / count : seqlen_k;

@@ -36,6 +36,13 @@ int64_t threads_worth(const Problem& problem) {
   return 1 + static_cast<int64_t>(std::min(core::count_work(problem).flops / kFlopsPerTask, 1e6));
 }
 
+// No dq of all stretches or all tasks takes more: below the bound every size here fits in 64 bits.
+constexpr double kMostWorkspace = 0x1p60;
+double most_dq_bytes(const Problem& problem) {
+  const double positions = std::max(double(problem.batch) * double(problem.seqlen_q), double(problem.total_q));
+  return 2 * (kMostStretches + 2) * positions * problem.heads_q * (double(problem.head_dim_qk) + 16) * 8;
+}
+
 // The chunk's K, V, dk and dv in five eighths of L2, the block's rows in a quarter.
 void choose_blocks(const DeviceInfo& device, int64_t element, int64_t strip, int64_t scores_row, BackwardTiles* tiles) {
   const int64_t key_bytes = (3 * tiles->dim_qk_padded + 2 * tiles->dim_v_padded) * element;
@@ -192,6 +199,8 @@ Refusal refuse_backward(const Problem& problem) {
   if (problem.v.dtype != dtype) return {"takes v in q's dtype", "v.dtype", problem.v.dtype};
   if (problem.head_dim_qk > 576) return {"head_dim_qk above 576", "head_dim_qk", problem.head_dim_qk};
   if (problem.head_dim_v > 512) return {"head_dim_v above 512", "head_dim_v", problem.head_dim_v};
+  if (most_dq_bytes(problem) > kMostWorkspace)
+    return {"needs a workspace past 2^60 bytes for these queries", "seqlen_q", problem.seqlen_q};
   if (problem.num_splits > 1)
     return {"takes no splits: those of a forward pass do not change its gradient", "num_splits", problem.num_splits};
   return {};
