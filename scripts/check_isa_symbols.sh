@@ -8,7 +8,8 @@ if [ ! -e "${objects[0]}" ]; then
   exit 0
 fi
 leaked=$(nm -C --defined-only "${objects[@]}" |
-  awk '$2 ~ /^[WVu]$/' | grep -Ev 'tessera::cpu::(avx2|avx512|amx_native|amx::NativeTiles)::|DW\.ref\.' || true)
+  awk '$2 ~ /^[WVu]$/' |
+  grep -Ev 'tessera::cpu::(avx2|avx512|amx_native(_decode)?|amx::NativeTiles)::|DW\.ref\.' || true)
 if [ -n "$leaked" ]; then
   echo "weak symbols outside of their instruction set's namespace:"
   echo "$leaked"

@@ -33,6 +33,7 @@ struct Launch {
   const char* schedule = nullptr;
   const char* instructions = nullptr;  // "avx2+fma, f16c", "amx emulated", "wgmma, tma"
   int32_t variant = 0;                 // a number of the row's own: a code path, heads a group of blocks
+  int32_t ahead = 0;                   // rows of memory that are asked for before their use, where a row counts them
 };
 
 struct Plan;

@@ -12,23 +12,42 @@
 
 #include "cpu/decode_call.hpp"
 #include "judged_run.hpp"
+#define TESSERA_CPU_ISA decode_test
+#include "cpu/vec_portable.hpp"
+// After the vectors that it is written over.
+#include "cpu/decode_products.hpp"
 
 namespace tessera::tests {
 namespace {
 
 using baselines::OperandSet;
 
+constexpr int64_t kLeastRowsOfTiles = 8;  // below, cpu.amx.decode refuses
 constexpr const char* kCaches[] = {"f32", "f16", "bf16", "f32 kv=int8", "f16 kv=int8", "bf16 kv=int8"};
 
 bool is_decode(const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".decode"; }
 
-// The decode rows that this machine can run.
+bool on_tiles(const std::string& name) { return name.find(".amx") != std::string::npos; }
+
+// The decode rows on vectors that this machine can run.
 std::vector<std::string> decode_rows() {
   std::vector<std::string> rows;
   const OperandSet operands = operands_of("fwd f32 sq1 sk8 d8");
   for (const core::KernelEntry* row : library_rows())
     if (is_decode(row->name) && run_pinned(operands, row->name).code == TESSERA_OK) rows.push_back(row->name);
   EXPECT_FALSE(rows.empty());
+  return rows;
+}
+// And those on tiles where the problem is one for them: the emulation on any machine, the instructions where the
+// machine has them and the rows fill the tiles.
+std::vector<std::string> decode_rows(const OperandSet& operands) {
+  std::vector<std::string> rows = decode_rows();
+  const tessera_problem& p = operands.problem;
+  if (p.k.dtype != TESSERA_BF16 && p.k.dtype != TESSERA_INT8) return rows;
+  rows.push_back("cpu.amx_emulated.decode");
+  const core::DeviceInfo& device = core::cpu_info();
+  const bool enough = p.seqlen_q * (p.heads_q / p.heads_kv) >= kLeastRowsOfTiles;
+  if (enough && device.isa == core::Isa::amx && device.has_amx_int8) rows.push_back("cpu.amx.decode");
   return rows;
 }
 
@@ -63,7 +82,7 @@ OperandSet scaled_operands(const std::string& text, int32_t rows) {
 
 void expect_right_on_every_row(const OperandSet& operands, const std::string& what) {
   const Judged judged = judge(operands);
-  for (const std::string& row : decode_rows()) {
+  for (const std::string& row : decode_rows(operands)) {
     RunResult result;
     EXPECT_EQ(check_row(operands, judged, row, &result), "") << what;
     EXPECT_EQ(result.code, TESSERA_OK) << what << ": " << result.message;
@@ -73,13 +92,13 @@ void expect_right_on_every_row(const OperandSet& operands, const std::string& wh
 // pytorch/pytorch#194167: contexts that grow by one left rows unwritten in some split counts.
 TEST(DecodeGrowthFull, TokenByTokenInAnySplits) {
   constexpr const char* kHeads[] = {"hq4 hkv1", "hq2 hkv2", "hq7 hkv1", "hq8 hkv1"};
-  const std::vector<std::string> rows = decode_rows();
   for (size_t cache = 0; cache < 4; ++cache) {
     for (int sk = 1; sk <= 600; ++sk) {
       const std::string text = std::string("fwd ") + kCaches[cache] + " b1 " + kHeads[(size_t(sk) + cache) % 4] +
                                " sq1 sk600 d20 dv24 causal lens=" + std::to_string(sk) +
                                (sk % 3 == 0 ? " paged=16 pages=shuffled" : "");
       OperandSet operands = operands_of(text);
+      const std::vector<std::string> rows = decode_rows(operands);
       const Judged judged = judge(operands);
       for (const int splits : {0, 1, 2, 3, 7}) {
         operands.problem.num_splits = splits;
@@ -98,15 +117,15 @@ TEST(DecodeGrowthFull, TokenByTokenInAnySplits) {
 TEST(CpuDecode, LayoutsGroupsAndTerms) {
   constexpr const char* kLayouts[] = {"", "packed", "paged=16 pages=shuffled", "paged=5", "layout=bhsd"};
   constexpr const char* kTerms[] = {"causal", "window=70,0 sinks", "alibi softcap=5", "bias=bh", "mask", "leftpad"};
-  constexpr const char* kHeads[] = {"hq3 hkv3 d64", "hq8 hkv2 d128", "hq7 hkv1 d40 dv72", "hq16 hkv2 d33 dv17",
-                                    "hq4 hkv1 d256"};
+  constexpr const char* kHeads[] = {"hq3 hkv3 d64",       "hq8 hkv2 d128", "hq7 hkv1 d40 dv72",
+                                    "hq16 hkv2 d33 dv17", "hq4 hkv1 d256", "hq24 hkv2 d64 dv96"};
   int turn = 0;
   for (const char* cache : kCaches) {
     for (const std::string layout : kLayouts) {
       for (int repeat = 0; repeat < 2; ++repeat, ++turn) {
         std::string term = kTerms[(turn * 5 + turn / 6) % 6];
         if (layout == "packed" && (term[0] == 'b' || term[0] == 'm' || term[0] == 'l')) term = "causal sinks";
-        const std::string text = std::string("fwd ") + cache + " b3 " + kHeads[(turn + turn / 5) % 5] + " sq" +
+        const std::string text = std::string("fwd ") + cache + " b3 " + kHeads[(turn + turn / 6) % 6] + " sq" +
                                  std::to_string(1 + turn % 3) + " sk200 lens=200:0:131 " + layout + " " + term +
                                  " splits=" + std::to_string(turn % 4);
         expect_right_on_every_row(operands_of(text), text);
@@ -157,10 +176,10 @@ constexpr const char* kPoisonedLayouts[] = {"", "leftpad", "paged=16 pages=shuff
 
 TEST(CpuDecode, ScalesOfUnusedRowsAndPagesReachNothing) {
   for (const char* layout : kPoisonedLayouts) {
-    const std::string text = std::string("fwd f32 b2 hq4 hkv2 sq1 sk300 d24 kv=int8 lens=130:37 ") + layout;
+    const std::string text = std::string("fwd f32 b2 hq8 hkv2 sq2 sk300 d24 kv=int8 lens=130:37 ") + layout;
     const OperandSet operands = scaled_operands(text, 1);
     const std::vector<bool> used = used_rows(operands);
-    for (const std::string& row : decode_rows()) {
+    for (const std::string& row : decode_rows(operands)) {
       ASSERT_EQ(run_pinned(operands, row).code, TESSERA_OK);
       const std::vector<std::byte> expected = output_bytes(operands);
       for (const float value : {NAN, INFINITY, 1e30f}) {
@@ -175,16 +194,48 @@ TEST(CpuDecode, ScalesOfUnusedRowsAndPagesReachNothing) {
   }
 }
 
+// What whole numbers cannot hold: queries and scales that are not finite, and weights from 1e-30 to 1e30 in a block.
+TEST(CpuDecode, Int8RowsThatAreNotFiniteAreAsOnVectors) {
+  const auto floats = [](const OperandSet& operands) {
+    const std::vector<std::byte> bytes = output_bytes(operands);
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+    return values;
+  };
+  const OperandSet operands = scaled_operands("fwd f32 b1 hq8 hkv1 sq1 sk200 d40 kv=int8", 1);
+  auto* q = const_cast<float*>(static_cast<const float*>(operands.tensors.q));
+  auto* v_scale = const_cast<float*>(operands.tensors.v_scale);
+  for (int turn = 0; turn < 4; ++turn) {
+    if (turn == 1) q[3 * 40 + 5] = INFINITY, q[6 * 40] = NAN;
+    if (turn == 2) v_scale[70] = INFINITY;
+    if (turn == 3) q[3 * 40 + 5] = q[6 * 40] = 1.0f, v_scale[70] = 1e30f, v_scale[71] = 1e-30f, v_scale[150] = -1e30f;
+    ASSERT_EQ(run_pinned(operands, "cpu.portable.decode").code, TESSERA_OK);
+    const std::vector<float> expected = floats(operands);
+    for (const std::string& row : decode_rows(operands)) {
+      ASSERT_EQ(run_pinned(operands, row).code, TESSERA_OK);
+      const std::vector<float> found = floats(operands);
+      const float largest = turn == 3 ? 1e32f : 1.0f;
+      for (size_t i = 0; i < found.size(); ++i) {
+        if (std::isfinite(expected[i]))
+          ASSERT_LE(std::fabs(found[i] - expected[i]), 2e-6f * largest) << row << " turn " << turn << ", element " << i;
+        else
+          ASSERT_TRUE(found[i] == expected[i] || (std::isnan(found[i]) && std::isnan(expected[i])))
+              << row << " turn " << turn << ", element " << i << ": " << found[i] << " for " << expected[i];
+      }
+    }
+  }
+}
+
 // Cache tails, spare pages and left padding hold NaN, infinity, and in int8 the largest numbers.
 TEST(CpuDecode, CacheBytesOutsideOfTheLengthsReachNothing) {
   for (const char* cache : kCaches) {
     for (const char* layout : kPoisonedLayouts) {
-      const std::string text = std::string("fwd ") + cache + " b3 hq4 hkv1 sq1 sk150 d48 lens=149:1:65 " + layout;
+      const std::string text = std::string("fwd ") + cache + " b3 hq8 hkv1 sq1 sk150 d48 lens=149:1:65 " + layout;
       const OperandSet operands = operands_of(text);
       const tessera_problem& p = operands.problem;
       const std::vector<bool> used = used_rows(operands);
       const int64_t row_bytes = p.head_dim_qk * core::dtype_bytes(p.k.dtype);
-      for (const std::string& row : decode_rows()) {
+      for (const std::string& row : decode_rows(operands)) {
         std::vector<std::byte> expected;
         // 0xff is NaN and -1; 0x7f NaN and 127; 0x80 -128; 0x7c a number near float16's infinity.
         for (const int fill : {0x00, 0xff, 0x7f, 0x80, 0x7c}) {
@@ -212,20 +263,24 @@ TEST(CpuDecode, EveryCapTakesItsRow) {
   } else {
     for (int32_t cap = TESSERA_ISA_AVX2; cap <= machine; ++cap) caps.push_back(cap);
   }
-  for (const char* cache : kCaches) {
-    OperandSet operands = operands_of(std::string("fwd ") + cache + " b2 hq8 hkv2 sq1 sk700 d64 lens=700:33");
-    const Judged judged = judge(operands);
-    for (const int32_t cap : caps) {
-      operands.problem.isa = cap;
-      RunResult result;
-      EXPECT_EQ(check_row(operands, judged, "", &result), "") << cache;
-      ASSERT_EQ(result.code, TESSERA_OK) << result.message;
-      const char* set = core::isa_name(cap == TESSERA_ISA_AMX ? TESSERA_ISA_AVX512 : cap);
-      EXPECT_EQ(result.plan.entry->name, std::string("cpu.") + set + ".decode") << cache;
-      if (result.plan.passed_over > 0) {
-        const std::string reason = result.plan.first_reason;
-        EXPECT_TRUE(reason.find("isa= caps the instruction set below") == 0 || reason.find("this CPU has no") == 0)
-            << reason;
+  for (const std::string cache : kCaches) {
+    for (const char* heads : {" hq8 hkv2", " hq16 hkv2"}) {
+      OperandSet operands = operands_of("fwd " + cache + " b2" + heads + " sq1 sk700 d64 lens=700:33");
+      const Judged judged = judge(operands);
+      for (const int32_t cap : caps) {
+        operands.problem.isa = cap;
+        RunResult result;
+        EXPECT_EQ(check_row(operands, judged, "", &result), "") << cache;
+        ASSERT_EQ(result.code, TESSERA_OK) << result.message;
+        const bool tiles = operands.problem.heads_q == 16 && cache != "f32" && cache != "f16";
+        const char* set = core::isa_name(cap == TESSERA_ISA_AMX && !tiles ? TESSERA_ISA_AVX512 : cap);
+        EXPECT_EQ(result.plan.entry->name, std::string("cpu.") + set + ".decode") << cache;
+        if (result.plan.passed_over > 0) {
+          const std::string reason = result.plan.first_reason;
+          EXPECT_TRUE(reason.find("isa= caps the instruction set below") == 0 || reason.find("this CPU has no") == 0 ||
+                      reason.find("takes k in bf16 or int8") == 0 || reason.find("fewer than 8 rows") == 0)
+              << reason;
+        }
       }
     }
   }
@@ -259,6 +314,35 @@ TEST(CpuDecode, TheBoundOnRowsIsWhereTheForwardRowsTakeOver) {
         "seqlen_q * group above " + std::to_string(bound) + " (seqlen_q * group=" + std::to_string(bound + 1) + ")";
     EXPECT_NE(std::string(status.message).find(row + ": " + reason), std::string::npos) << status.message;
   }
+}
+
+// Which rows are asked for: near, those that come `distance` later in the order of use, far, those of the next block in
+// the order of memory. Whatever the blocks' lengths, no list is read past its end.
+TEST(CpuDecode, RowsAreAskedForInTheirOrder) {
+  using cpu::decode_test::RowsAhead;
+  constexpr std::byte kMemory[4096] = {};
+  const std::byte* now[7];
+  const std::byte* then[5];
+  for (int i = 0; i < 7; ++i) now[i] = kMemory + 100 * i;
+  for (int i = 0; i < 5; ++i) then[i] = kMemory + 2000 + 100 * i;
+  const auto asked = [&](RowsAhead ahead) {
+    std::vector<int64_t> rows;
+    for (; ahead.at != nullptr && rows.size() < 99; ahead.ask()) rows.push_back(ahead.at - kMemory);
+    ahead.ask();
+    return rows;
+  };
+  for (int64_t count = 0; count <= 7; ++count)
+    for (int64_t next = 0; next <= 5; ++next)
+      for (int64_t distance = 1; distance <= 9; ++distance) {
+        std::vector<int64_t> expected;
+        for (int64_t i = distance; i < count; ++i) expected.push_back(100 * i + 8);
+        for (int64_t i = 0; i < next && i < distance; ++i) expected.push_back(2000 + 100 * i + 24);
+        EXPECT_EQ(asked(cpu::decode_test::rows_near({now, count, 8, 64}, {then, next, 24, 64}, distance)), expected)
+            << count << ' ' << next << ' ' << distance;
+      }
+  const std::vector<int64_t> two_heads = {2000, 2040, 2100, 2140, 2200, 2240};
+  EXPECT_EQ(asked(cpu::decode_test::rows_far(then, 3, 2, 40, 32)), two_heads);
+  EXPECT_TRUE(asked(cpu::decode_test::rows_far(then, 0, 2, 40, 32)).empty());
 }
 
 TEST(CpuDecode, RefusalsNameTheirReason) {

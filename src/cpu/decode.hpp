@@ -8,7 +8,7 @@
 //       o[row] = o[row] * alpha + sum over keys of p v
 //   o / row_sum and lse are the split's state; states are merged in the order of the splits
 //
-// While a block is worked on, the next one is prefetched in the order of memory. A group of 4 at d = 128 and bf16 does
+// While rows are worked on, others are prefetched (RowsAhead). A group of 4 at d = 128 and bf16 does
 // 1024 FMAs for 512 bytes, about as long as one core takes to read them (docs/notes/cpu.md). Source: Dao et al.,
 // Flash-Decoding (2023).
 // Invariants: split bounds depend on the sequence alone, a row's arithmetic on its own scores alone; bytes outside of a
@@ -27,12 +27,10 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-template <class V, class Element>
+template <class V, class Element, class Products>
 class DecodeRun {
   static constexpr int64_t kLanes = V::kLanes;
-  static constexpr int kWidth = kDecodeWidth<V>;
   static_assert(kDecodeRows * 4 == kLanes, "a reduction takes 4 rows x 4 keys");
-  static_assert(kWidth == 4 || !Element::kInterleaved, "single vectors would split a pair");
 
   // One kv head of the unit.
   struct Head {
@@ -56,7 +54,8 @@ class DecodeRun {
         scores_(reinterpret_cast<float*>(task + tiles_.scores_at)),
         bias_(reinterpret_cast<float*>(task + tiles_.bias_at)),
         scale_(reinterpret_cast<float*>(task + tiles_.scale_at)),
-        address_(reinterpret_cast<const std::byte**>(task + tiles_.address_at)) {
+        address_(reinterpret_cast<const std::byte**>(task + tiles_.address_at)),
+        products_(call, task) {
     const double factor = problem_.softcap > 0 ? problem_.scale / problem_.softcap : problem_.scale;
     factor_ = static_cast<float>(factor);
     has_terms_ = problem_.softcap > 0 || problem_.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
@@ -80,16 +79,19 @@ class DecodeRun {
       locate(next, parity ^ 1);
       if (tensors_.k_scale != nullptr) locate_scales(block, problem_.k_scale, k_scale_at_);
       if (tensors_.v_scale != nullptr) locate_scales(block, problem_.v_scale, v_scale_at_);
-      const int64_t heads = unit_.head_end - unit_.head_begin;
-      k_ahead_ = rows_ahead(k_rows(parity ^ 1), next.size(), heads, problem_.k.head_stride * Element::kBytes,
-                            problem_.head_dim_qk * Element::kBytes);
-      v_ahead_ = rows_ahead(v_rows(parity ^ 1), next.size(), heads, problem_.v.head_stride * Element::kBytes,
-                            problem_.head_dim_v * Element::kBytes);
+      if (tiles_.near_rows == 0) ask_far(parity ^ 1, next.size());
       for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) {
         const Head head = head_at(h);
+        if (tiles_.near_rows > 0) ask_near(head, h, block.size(), next.size(), parity);
         score_block(head, h, block, parity);
         softmax_block(head, h, block);
-        value_block(head, block, parity);
+        products_.values({{v_rows(parity), head.v, block.size(), problem_.head_dim_v},
+                          row_count_,
+                          scores_,
+                          alpha_,
+                          head.o,
+                          tiles_.head_dim_v_padded},
+                         v_ahead_);
       }
     }
     for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) normalise(head_at(h));
@@ -164,13 +166,14 @@ class DecodeRun {
         }
       }
     });
+    products_.begin_head(h - unit_.head_begin, head.q, row_count_);
   }
 
   const std::byte** k_rows(int64_t parity) const { return address_ + parity * kDecodeBlock; }
   const std::byte** v_rows(int64_t parity) const { return address_ + (2 + parity) * kDecodeBlock; }
 
-  // Where the rows of the unit's first head lie. Past the last key it stands in itself, up to a multiple of 4; the mask
-  // overwrites its scores.
+  // Where the rows of the unit's first head lie. Past the last key it stands in itself, up to a multiple of
+  // kDecodeKeyUnit; the mask overwrites its scores.
   void locate(core::Range block, int64_t parity) {
     const int64_t k_head = unit_.head_begin * problem_.k.head_stride,
                   v_head = unit_.head_begin * problem_.v.head_stride;
@@ -182,16 +185,36 @@ class DecodeRun {
       v_rows(parity)[j - block.begin] =
           v + core::key_row_offset(problem_, unit_.sequence, problem_.v, j) * Element::kBytes;
     }
-    for (int64_t j = block.size(); j % 4 != 0; ++j) k_rows(parity)[j] = k_rows(parity)[j - 1];
+    for (int64_t j = block.size(); j % kDecodeKeyUnit != 0; ++j) k_rows(parity)[j] = k_rows(parity)[j - 1];
+  }
+
+  void ask_far(int64_t parity, int64_t count) {
+    const int64_t heads = unit_.head_end - unit_.head_begin;
+    k_ahead_ = rows_far(k_rows(parity), count, heads, problem_.k.head_stride * Element::kBytes,
+                        problem_.head_dim_qk * Element::kBytes);
+    v_ahead_ = rows_far(v_rows(parity), count, heads, problem_.v.head_stride * Element::kBytes,
+                        problem_.head_dim_v * Element::kBytes);
+  }
+  // Values follow a head's keys, then come the keys of the next head, after the last one of the next block.
+  void ask_near(const Head& head, int32_t h, int64_t count, int64_t next_count, int64_t parity) {
+    const int64_t k_bytes = problem_.head_dim_qk * Element::kBytes, v_bytes = problem_.head_dim_v * Element::kBytes;
+    const RowsInUse keys = {k_rows(parity), count, head.k, k_bytes}, values = {v_rows(parity), count, head.v, v_bytes};
+    const bool last = h + 1 == unit_.head_end;
+    const RowsInUse other = {k_rows(parity), count, head.k + problem_.k.head_stride * Element::kBytes, k_bytes};
+    const RowsInUse first = {k_rows(parity ^ 1), next_count, 0, k_bytes};
+    k_ahead_ = rows_near(keys, values, tiles_.near_rows);
+    v_ahead_ = rows_near(values, last ? first : other, tiles_.near_rows);
   }
 
   void score_block(const Head& head, int32_t h, core::Range block, int64_t parity) {
-    const BlockRows keys = {k_rows(parity), head.k, block.size(), problem_.head_dim_qk};
-    const int64_t padded = tiles_.head_dim_qk_padded;
-    RowsAhead nothing;
-    for (int64_t r = 0; r < row_count_; r += kDecodeRows)
-      score_keys<V, Element>(keys, head.q + r * padded, padded, factor_, scores_ + r * kDecodeStride,
-                             r == 0 ? k_ahead_ : nothing);
+    products_.scores({{k_rows(parity), head.k, block.size(), problem_.head_dim_qk},
+                      h - unit_.head_begin,
+                      row_count_,
+                      head.q,
+                      tiles_.head_dim_qk_padded,
+                      factor_,
+                      scores_},
+                     k_ahead_);
     if (tensors_.k_scale != nullptr) scale_rows(h, block, tensors_.k_scale, problem_.k_scale, k_scale_at_);
   }
 
@@ -214,6 +237,8 @@ class DecodeRun {
 
   void softmax_block(const Head& head, int32_t h, core::Range block) {
     const int64_t columns = (block.size() + kLanes - 1) / kLanes * kLanes;
+    alignas(64) float growth[kDecodeStrip] = {};
+    bool grew = false;
     for (int64_t r = 0; r < row_count_; ++r) {
       DecodeRowState& row = head.rows[r];
       float* scores = scores_ + r * kDecodeStride;
@@ -223,15 +248,18 @@ class DecodeRun {
       mask_row(scores, int64_t{0}, columns, keep.begin, keep.end);
       const float found = largest<V>(scores, 0, columns);
       // Unless the maximum grows, the factor is exactly 1; NaN takes this way too and stays in the scores.
-      alpha_[r] = 1.0f;
-      if (found > row.row_max) {
-        alignas(64) float growth[kLanes] = {row.row_max - found};
-        exp(V::load(growth)).store(growth);
-        alpha_[r] = growth[0];
-        row.row_max = found;
-      }
+      if (!(found > row.row_max)) continue;
+      growth[r] = row.row_max - found;
+      row.row_max = found;
+      grew = true;
+    }
+    for (int64_t r = 0; r < row_count_; r += kLanes)
+      (grew ? exp(V::load(growth + r)) : V::broadcast(1.0f)).store(alpha_ + r);
+    for (int64_t r = 0; r < row_count_; ++r) {
+      DecodeRowState& row = head.rows[r];
       const float high = row.row_max == -kInfinity<float> ? 0.0f : row.row_max;
-      row.row_sum = row.row_sum * double(alpha_[r]) + double(exponentiate<V>(high, scores, 0, columns));
+      row.row_sum =
+          row.row_sum * double(alpha_[r]) + double(exponentiate<V>(high, scores_ + r * kDecodeStride, 0, columns));
     }
     if (tensors_.v_scale != nullptr) scale_rows(h, block, tensors_.v_scale, problem_.v_scale, v_scale_at_);
   }
@@ -246,28 +274,6 @@ class DecodeRun {
     if (problem_.has(TESSERA_FLAG_ALIBI)) {
       add_alibi<V>(row.slope, float(band_.diagonal(row.position) - block.begin), scores, 0, columns);
     }
-  }
-
-  void value_block(const Head& head, core::Range block, int64_t parity) {
-    const BlockRows values = {v_rows(parity), head.v, block.size(), problem_.head_dim_v};
-    for (int64_t r = 0; r < row_count_; r += kDecodeRows) {
-      int64_t c = 0;
-      if constexpr (kWidth == 4) {
-        for (; c + 2 * kPair <= problem_.head_dim_v; c += 2 * kPair) multiply<4>(values, head, r, c);
-        for (; c + kPair <= problem_.head_dim_v; c += kPair) multiply<2>(values, head, r, c);
-      }
-      for (; c < problem_.head_dim_v; c += kLanes) multiply<1>(values, head, r, c);
-    }
-  }
-  template <int kVecs>
-  void multiply(const BlockRows& values, const Head& head, int64_t r, int64_t c) {
-    // Each pass over the columns asks for its part of the same rows; the last one moves on.
-    RowsAhead part = r == 0 ? v_ahead_.share(c, problem_.head_dim_v, kVecs * kLanes) : RowsAhead{};
-    multiply_values<V, Element, kVecs>(values, c, scores_ + r * kDecodeStride, alpha_ + r, row_count_ - r,
-                                       head.o + r * tiles_.head_dim_v_padded + c, tiles_.head_dim_v_padded, part);
-    if (r != 0 || c + kVecs * kLanes < problem_.head_dim_v) return;
-    part.begin = 0;
-    v_ahead_ = part;
   }
 
   // o / row_sum, in the order of the elements from here on.
@@ -300,11 +306,12 @@ class DecodeRun {
   float *scores_, *bias_, *scale_;
   const std::byte** address_;
   RowsAhead k_ahead_, v_ahead_;
-  float alpha_[kDecodeStrip];
+  alignas(64) float alpha_[kDecodeStrip];
   int64_t k_scale_at_[kDecodeBlock], v_scale_at_[kDecodeBlock];
   int64_t row_count_ = 0;
   float factor_;
   bool has_terms_;
+  Products products_;
 };
 
 // Calls f with the element type of a cache.
@@ -320,10 +327,11 @@ inline void with_cache_element(int32_t dtype, F&& f) {
 inline void decode_attend(const DecodeCall& call, const DecodeUnit& unit, int64_t split, bool continues,
                           std::byte* task, std::byte* partial, int64_t head_bytes) {
   with_cache_element<F32x16>(call.problem->k.dtype, [&](auto element) {
-    DecodeRun<F32x16, decltype(element)>(call, unit, task, partial, head_bytes).attend(split, continues);
+    using Products = VectorProducts<F32x16, decltype(element)>;
+    DecodeRun<F32x16, decltype(element), Products>(call, unit, task, partial, head_bytes).attend(split, continues);
   });
 }
 
-inline constexpr DecodeKernel kDecodeKernel = {decode_attend, decode_finish};
+inline constexpr DecodeKernel kDecodeKernel = {false, decode_attend, decode_finish};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

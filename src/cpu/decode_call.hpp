@@ -16,18 +16,23 @@ namespace tessera::cpu {
 inline constexpr int64_t kMaxDecodeRows = 128;
 inline constexpr int64_t kDecodeStrip = 32;                  // rows that share one pass over the keys
 inline constexpr int64_t kDecodeBlock = 64;                  // keys whose scores are formed before the softmax
+inline constexpr int64_t kDecodeKeyUnit = 16;                // keys that a product takes at once, at most
 inline constexpr int64_t kDecodeSplit = 1024;                // keys of a split when the caller names no number
 inline constexpr int64_t kDecodeStride = kDecodeBlock + 16;  // floats between rows of scores
 
 struct DecodeTiles {
-  int64_t rows;    // of a strip, at most
-  int64_t strips;  // of the seqlen_q * group rows of a kv head
-  int64_t heads;   // kv heads of a unit, at most: they walk the keys together, in the order of memory
-  int64_t splits;  // of the longest sequence
+  int64_t rows;       // of a strip, at most
+  int64_t strips;     // of the seqlen_q * group rows of a kv head
+  int64_t heads;      // kv heads of a unit, at most: they walk the keys together, in the order of memory
+  int64_t splits;     // of the longest sequence
+  int64_t near_rows;  // that are asked for ahead into L1; 0: the next block into L2
   int64_t head_dim_qk_padded, head_dim_v_padded;
   // Byte offsets into a task's piece of the workspace, its size, and that of one kv head's partial states of a split.
   int64_t rows_at, q_at, scores_at, bias_at, scale_at, address_at, task_bytes, partial_bytes;
   int64_t partial_o_at;  // bytes from a partial state's headers to its rows of o
+  // Of the tile kernel alone, else empty: q as it takes them, tile_q_bytes a head, and the units of their digits; keys
+  // that do not lie evenly, probabilities, values and a product.
+  int64_t tile_q_at, tile_q_bytes, tile_steps_at, tile_k_at, tile_p_at, tile_v_at, tile_product_at;
 };
 
 struct DecodeCall {
@@ -60,6 +65,7 @@ struct PartialHeader {
 };
 
 struct DecodeKernel {
+  bool tiles;  // uses the tile kernel's memory
   // The partial states of `split`, those of head_begin to `partial` and the others head_bytes apart. `continues` says
   // that split + 1 of the unit comes next on the same thread.
   void (*attend)(const DecodeCall&, const DecodeUnit&, int64_t split, bool continues, std::byte* task,
@@ -70,9 +76,11 @@ struct DecodeKernel {
 };
 
 extern const DecodeKernel kDecodePortable;
+extern const DecodeKernel kDecodeAmxEmulated;
 #if defined(__x86_64__)
 extern const DecodeKernel kDecodeAvx2;
 extern const DecodeKernel kDecodeAvx512;
+extern const DecodeKernel kDecodeAmx;
 #elif defined(__aarch64__)
 extern const DecodeKernel kDecodeNeon;
 #endif

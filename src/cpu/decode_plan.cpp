@@ -34,7 +34,22 @@ int64_t most_splits(const Problem& problem) {
   return std::clamp<int64_t>((problem.seqlen_k + 63) / 64, 1, problem.num_splits);
 }
 
-DecodeTiles make_tiles(const Problem& problem, int64_t heads) {
+// A tile is 16 rows of 64 bytes. Of q they hold 16 columns: 16 rows of bf16, or 4 rows in three digits of 8 bits.
+void take_tile_memory(const Problem& problem, DecodeTiles* tiles, const auto& take) {
+  constexpr int64_t kTileBytes = 16 * 64;
+  const bool digits = problem.k.dtype == TESSERA_INT8;
+  const int64_t bytes = core::dtype_bytes(problem.k.dtype);
+  const auto tiles_of = [](int64_t n, int64_t of) { return (n + of - 1) / of; };
+  tiles->tile_q_bytes = tiles_of(tiles->rows, digits ? 4 : 16) * tiles_of(problem.head_dim_qk * bytes, 64) * kTileBytes;
+  tiles->tile_q_at = take(tiles->heads * tiles->tile_q_bytes);
+  tiles->tile_steps_at = take(tiles->heads * kDecodeStrip * 4);
+  tiles->tile_k_at = take(kDecodeBlock * 64);
+  tiles->tile_p_at = take(2 * kTileBytes);
+  tiles->tile_v_at = take(tiles_of(problem.head_dim_v * bytes, 64) * kDecodeBlock * 64);
+  tiles->tile_product_at = take(4 * kTileBytes);
+}
+
+DecodeTiles make_tiles(const Problem& problem, int64_t heads, bool with_tiles) {
   DecodeTiles tiles{};
   tiles.heads = heads;
   const int64_t all = problem.seqlen_q * problem.group;
@@ -56,10 +71,20 @@ DecodeTiles make_tiles(const Problem& problem, int64_t heads) {
   tiles.bias_at = take(kDecodeBlock * 4);
   tiles.scale_at = take(kDecodeBlock * 4);
   tiles.address_at = take(4 * kDecodeBlock * int64_t{sizeof(void*)});
+  if (with_tiles) take_tile_memory(problem, &tiles, take);
   tiles.task_bytes = round_up(at, 256);
   tiles.partial_o_at = round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64);
   tiles.partial_bytes = tiles.partial_o_at + tiles.rows * tiles.head_dim_v_padded * 4;
   return tiles;
+}
+
+// An eighth of an L1 of 48 KiB holds the rows on their way beside those in use; 32 KiB are too few. Rows below 128
+// bytes are fetched faster in the order of memory (docs/notes/cpu.md).
+int64_t near_rows(const Problem& problem, const DeviceInfo& device) {
+  constexpr int64_t kLeastL1 = 48 << 10, kLeastRow = 128, kFewest = 8, kMost = 32;
+  const int64_t row = std::max(problem.head_dim_qk, problem.head_dim_v) * core::dtype_bytes(problem.k.dtype);
+  if (device.l1_bytes < kLeastL1 || row < kLeastRow) return 0;
+  return std::clamp(device.l1_bytes / 8 / row, kFewest, kMost);
 }
 
 int64_t magnitude(int64_t n) { return n < 0 ? -n : n; }
@@ -133,12 +158,13 @@ Refusal refuse_decode(const Problem& problem) {
   return {};
 }
 
-Launch configure_decode(const Problem& problem, const DeviceInfo& device, double efficiency) {
+Launch configure_decode(const Problem& problem, const DeviceInfo& device, const DecodeKernel& kernel,
+                        double efficiency) {
   const core::Work work = core::count_work(problem);
   const int64_t available = problem.threads > 0 ? problem.threads : std::max(device.units, 1);
   const int64_t worth = 1 + static_cast<int64_t>(std::min(work.flops / kFlopsPerTask, 1e6));
   const int64_t heads = heads_of_unit(problem, device, std::min(available, worth));
-  const DecodeTiles tiles = make_tiles(problem, heads);
+  const DecodeTiles tiles = make_tiles(problem, heads, kernel.tiles);
   const int64_t units = problem.batch * tiles.strips * units_of_strip(problem, heads) * tiles.splits;
   const int64_t states = problem.batch * tiles.strips * problem.heads_kv * tiles.splits;
   Launch launch;
@@ -146,6 +172,7 @@ Launch configure_decode(const Problem& problem, const DeviceInfo& device, double
   launch.tile_n = static_cast<int32_t>(kDecodeBlock);
   launch.num_splits = static_cast<int32_t>(tiles.splits);
   launch.variant = static_cast<int32_t>(heads);
+  launch.ahead = static_cast<int32_t>(near_rows(problem, device));
   launch.threads = static_cast<int32_t>(std::max<int64_t>(1, std::min({available, units, worth})));
   launch.workspace_bytes = round_up(launch.threads * tiles.task_bytes + states * tiles.partial_bytes, 256);
   launch.schedule =
@@ -158,7 +185,8 @@ Launch configure_decode(const Problem& problem, const DeviceInfo& device, double
 
 int run_decode(const core::Plan& plan, const core::RunContext& context, const DecodeKernel& kernel) {
   const Problem& problem = plan.problem;
-  const DecodeCall call = {&problem, context.tensors, make_tiles(problem, plan.launch.variant)};
+  DecodeCall call = {&problem, context.tensors, make_tiles(problem, plan.launch.variant, kernel.tiles)};
+  call.tiles.near_rows = plan.launch.ahead;
   const DecodeTiles& tiles = call.tiles;
   const int64_t splits = tiles.splits, threads = plan.launch.threads;
   const int64_t per_strip = units_of_strip(problem, tiles.heads), strips = problem.batch * tiles.strips;

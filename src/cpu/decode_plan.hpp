@@ -10,7 +10,8 @@ namespace tessera::cpu {
 core::Refusal refuse_decode(const core::Problem& problem);
 
 // `efficiency` is the measured share of the memory bandwidth.
-core::Launch configure_decode(const core::Problem& problem, const core::DeviceInfo& device, double efficiency);
+core::Launch configure_decode(const core::Problem& problem, const core::DeviceInfo& device, const DecodeKernel& kernel,
+                              double efficiency);
 
 int run_decode(const core::Plan& plan, const core::RunContext& context, const DecodeKernel& kernel);
 

@@ -1,5 +1,5 @@
-// The two products of decode, on rows as they lie in the cache: each key's and value's row is loaded and converted once
-// for kDecodeRows query rows.
+// The two products of decode on vectors, on rows as they lie in the cache: each key's and value's row is loaded and
+// converted once for kDecodeRows query rows.
 #pragma once
 
 #include <cstddef>
@@ -17,41 +17,88 @@ template <class V>
 inline constexpr int kDecodeWidth = V::kVecs > 1 ? 4 : 1;
 inline constexpr int64_t kPair = 32;  // elements that load_pair takes
 
-// What is asked for while a block is worked on: the rows of the next one in the order of memory, key by key and the
-// unit's heads within each. The hardware follows a few streams, not many that lie a head's row apart; and in one burst
-// the requests would fill the core's few outstanding misses and stall it, so every few keys of work take their share.
+// What is asked for while a block is worked on, one row at a time between the products: in one burst the requests would
+// fill the core's few outstanding misses and stall it. In one of two ways, by what the plan found room for:
+// far: the rows of the next block in the order of memory, key by key and the unit's heads within each, into L2. The
+//   hardware follows a few streams, not many that lie a head's row apart.
+// near: some rows ahead in the order of use into L1, of this block and then of what follows it. No product then waits
+//   for L2, whose misses queue behind those of memory.
 // Loops work on a copy of their own, which the compiler keeps in registers.
 struct RowsAhead {
-  const std::byte* const* key = nullptr;  // rows of the unit's first head
-  const std::byte* const* last = nullptr;
+  // Rows `offset` behind keys[0] to *last, bytes [begin, end) of each.
+  struct Run {
+    const std::byte* const* key = nullptr;
+    const std::byte* const* last = nullptr;
+    int64_t offset = 0, begin = 0, end = 0;
+    Run share(int64_t from, int64_t to, int64_t columns) const {
+      return {key, last, offset, end * from / columns, end * to / columns};
+    }
+  };
+  Run run, then;
   const std::byte* at = nullptr;      // the row that is next; null: nothing is left
   int64_t left = 0;                   // heads of this key, from `at` on
   int64_t heads = 0, head_bytes = 0;  // of a key, and from one to the next
-  int64_t begin = 0, end = 0;         // bytes of a row
+  bool near = false;
 
   [[gnu::always_inline]] void ask() {
     if (at == nullptr) return;
-    __builtin_prefetch(at + begin, 0, 2);
-    for (int64_t byte = begin + 64; byte < end; byte += 64) __builtin_prefetch(at + byte, 0, 2);
-    at += head_bytes;
-    if (--left == 0) {
-      left = heads;
-      at = key == last ? nullptr : *++key;
+    if (near) {
+      for (int64_t byte = run.begin; byte < run.end; byte += 64) __builtin_prefetch(at + byte, 0, 3);
+    } else {
+      for (int64_t byte = run.begin; byte < run.end; byte += 64) __builtin_prefetch(at + byte, 0, 2);
     }
+    at += head_bytes;
+    if (--left == 0) next_key();
   }
   // The part of each row that belongs to columns [column, column + width) of `columns`.
   RowsAhead share(int64_t column, int64_t columns, int64_t width) const {
     RowsAhead part = *this;
     const int64_t to = column + width < columns ? column + width : columns;
-    part.begin = end * column / columns;
-    part.end = end * to / columns;
+    part.run = run.share(column, to, columns);
+    part.then = then.share(column, to, columns);
     return part;
   }
+
+ private:
+  [[gnu::always_inline]] void next_key() {
+    left = heads;
+    if (run.key != run.last) {
+      at = *++run.key + run.offset;
+      return;
+    }
+    run = then;
+    then = {};
+    at = run.key == nullptr ? nullptr : *run.key + run.offset;
+  }
 };
-inline RowsAhead rows_ahead(const std::byte* const* keys, int64_t count, int64_t heads, int64_t head_bytes,
-                            int64_t row_bytes) {
+inline RowsAhead rows_far(const std::byte* const* keys, int64_t count, int64_t heads, int64_t head_bytes,
+                          int64_t row_bytes) {
   if (count == 0) return {};
-  return {keys, keys + count - 1, keys[0], heads, heads, head_bytes, 0, row_bytes};
+  return {{keys, keys + count - 1, 0, 0, row_bytes}, {}, keys[0], heads, heads, head_bytes, false};
+}
+// Some of a head's rows that are used one after the other.
+struct RowsInUse {
+  const std::byte* const* rows;
+  int64_t count, head, row_bytes;
+  RowsAhead::Run run(int64_t begin, int64_t end) const {
+    if (end > count) end = count;
+    if (begin >= end) return {};
+    return {rows + begin, rows + end - 1, head, 0, row_bytes};
+  }
+};
+// `distance` rows ahead in what is used now and then.
+inline RowsAhead rows_near(const RowsInUse& now, const RowsInUse& then, int64_t distance) {
+  RowsAhead ahead;
+  ahead.run = now.run(distance, now.count);
+  ahead.then = then.run(0, distance);
+  if (ahead.run.key == nullptr) {
+    ahead.run = ahead.then;
+    ahead.then = {};
+  }
+  ahead.at = ahead.run.key == nullptr ? nullptr : *ahead.run.key + ahead.run.offset;
+  ahead.left = ahead.heads = 1;
+  ahead.near = true;
+  return ahead;
 }
 
 template <class V, int kWidth>
@@ -175,5 +222,67 @@ template <class V, class Element, int kVecs>
     for (int c = 0; c < kVecs; ++c) V::fma(V::load(at + c * kLanes), factor, total[i][c]).store(at + c * kLanes);
   }
 }
+
+// One head's rows against the keys of a block: scores[row][key] = factor * q(row) . k(key), in rows of kDecodeStride
+// floats. q in rows of `stride` floats, zero up to a multiple of kDecodeRows rows.
+struct ScoreBlock {
+  BlockRows keys;
+  int64_t head;  // of the unit
+  int64_t rows;
+  const float* q;
+  int64_t stride;
+  float factor;
+  float* scores;
+};
+// o[row] = o[row] * alpha[row] + sum over keys of p(row, key) v(key); p in rows of kDecodeStride floats, o of `stride`.
+struct ValueBlock {
+  BlockRows values;
+  int64_t rows;
+  const float *p, *alpha;
+  float* o;
+  int64_t stride;
+};
+
+// The two products of a head's block on vectors. `ahead`: what is asked for meanwhile, one row for every key.
+template <class V, class Element>
+class VectorProducts {
+  static constexpr int kWidth = kDecodeWidth<V>;
+  static_assert(kWidth == 4 || !Element::kInterleaved, "single vectors would split a pair");
+
+ public:
+  VectorProducts(const DecodeCall&, std::byte*) {}
+  void begin_head(int64_t, const float*, int64_t) {}
+
+  void scores(const ScoreBlock& block, RowsAhead& ahead) {
+    RowsAhead nothing;
+    for (int64_t r = 0; r < block.rows; r += kDecodeRows)
+      score_keys<V, Element>(block.keys, block.q + r * block.stride, block.stride, block.factor,
+                             block.scores + r * kDecodeStride, r == 0 ? ahead : nothing);
+  }
+  void values(const ValueBlock& block, RowsAhead& ahead) {
+    const int64_t dim = block.values.dim;
+    for (int64_t r = 0; r < block.rows; r += kDecodeRows) {
+      int64_t c = 0;
+      if constexpr (kWidth == 4) {
+        for (; c + 2 * kPair <= dim; c += 2 * kPair) multiply<4>(block, r, c, ahead);
+        for (; c + kPair <= dim; c += kPair) multiply<2>(block, r, c, ahead);
+      }
+      for (; c < dim; c += V::kLanes) multiply<1>(block, r, c, ahead);
+    }
+  }
+
+ private:
+  template <int kVecs>
+  void multiply(const ValueBlock& block, int64_t r, int64_t c, RowsAhead& ahead) {
+    const int64_t dim = block.values.dim, width = kVecs * V::kLanes;
+    // Each pass over the columns asks for its part of the same rows; the last one moves on.
+    RowsAhead part = r == 0 ? ahead.share(c, dim, width) : RowsAhead{};
+    multiply_values<V, Element, kVecs>(block.values, c, block.p + r * kDecodeStride, block.alpha + r, block.rows - r,
+                                       block.o + r * block.stride + c, block.stride, part);
+    if (r != 0 || c + width < dim) return;
+    part.run.begin = 0;
+    ahead = part;
+  }
+};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -63,7 +63,7 @@ struct DecodeRow {
     return refusal ? refusal : refuse_decode(problem);
   }
   static Launch configure(const Problem& problem, const DeviceInfo& device) {
-    Launch launch = configure_decode(problem, device, kPercent / 100.0);
+    Launch launch = configure_decode(problem, device, kKernel, kPercent / 100.0);
     launch.instructions = instructions_of(kIsa);
     return launch;
   }
@@ -92,6 +92,7 @@ constexpr core::KernelEntry entry(const char* name) {
 
 constexpr core::KernelEntry kKernels[] = {
 #if defined(__x86_64__)
+    amx::kDecode,
     entry<DecodeRow<Isa::avx512, kDecodeAvx512, 65>>("cpu.avx512.decode"),
     entry<DecodeRow<Isa::avx2, kDecodeAvx2, 60>>("cpu.avx2.decode"),
 #elif defined(__aarch64__)
@@ -107,6 +108,7 @@ constexpr core::KernelEntry kKernels[] = {
 #endif
     entry<ForwardRow<Isa::portable, kForwardPortable, 10>>("cpu.portable.forward"),
     amx::kForwardEmulated,
+    amx::kDecodeEmulated,
 #if defined(__x86_64__)
     entry<BackwardRow<Isa::avx512, kBackwardAvx512, 60>>("cpu.avx512.backward"),
     entry<BackwardRow<Isa::avx2, kBackwardAvx2, 60>>("cpu.avx2.backward"),

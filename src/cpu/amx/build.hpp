@@ -19,6 +19,11 @@ void run_item(const amx::Item& item, std::byte* memory) {
 }
 
 template <class Tiles>
-inline constexpr amx::Kernel kKernel{Tiles::begin, Tiles::end, run_item<Tiles>};
+void begin_task() {
+  Tiles().begin();
+}
+
+template <class Tiles>
+inline constexpr amx::Kernel kKernel{begin_task<Tiles>, Tiles::end, run_item<Tiles>};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -1,10 +1,12 @@
-// The rows cpu.amx.forward and cpu.amx_emulated.forward: what they refuse, how they cut the work, and their run.
+// The rows of the tile kernels, cpu.amx.* and cpu.amx_emulated.*: what they refuse, how forward cuts its work, and
+// their run. Decode shares its plan with the vector rows.
 #include "cpu/amx/rows.hpp"
 
 #include <algorithm>
 #include <atomic>
 
 #include "cpu/amx/kernel.hpp"
+#include "cpu/decode_plan.hpp"
 #include "cpu/thread_pool.hpp"
 #include "status.hpp"
 
@@ -25,6 +27,24 @@ Refusal refuse_problem(const Problem& problem) {
   if (problem.k.dtype != problem.q.dtype || problem.v.dtype != problem.q.dtype)
     return {"quantised k and v are for other rows"};
   if (problem.num_splits > 1) return {"splits are for the vector rows", "splits", problem.num_splits};
+  return {};
+}
+
+Refusal refuse_machine(const Problem& problem, const DeviceInfo& device) {
+  if (!device.has_amx_bf16 || device.isa < core::Isa::amx || device.isa == core::Isa::neon)
+    return {"this CPU has no AMX, the system does not permit it, or TESSERA_ISA caps it"};
+  if (problem.isa != TESSERA_ISA_AUTO && problem.isa != TESSERA_ISA_AMX)
+    return {"isa= caps the instruction set below amx"};
+  return {};
+}
+
+// Below this a vector row is as fast: most of a tile would be empty.
+constexpr int64_t kLeastDecodeRows = 8;
+
+// f16 and f32 caches would need each element as two or three bf16: the vector rows widen them in fewer instructions.
+Refusal refuse_cache(const Problem& problem) {
+  if (problem.k.dtype != TESSERA_BF16 && problem.k.dtype != TESSERA_INT8)
+    return {"takes k in bf16 or int8, as its tiles do", "k.dtype", problem.k.dtype};
   return {};
 }
 
@@ -93,10 +113,8 @@ int run_with(const Kernel& kernel, const core::Plan& plan, const core::RunContex
 }  // namespace
 
 Refusal refuse_native(const Problem& problem, const DeviceInfo& device) {
-  if (!device.has_amx_bf16 || device.isa < core::Isa::amx)
-    return {"this CPU has no AMX, the system does not permit it, or TESSERA_ISA caps it"};
-  if (problem.isa != TESSERA_ISA_AUTO && problem.isa != TESSERA_ISA_AMX)
-    return {"isa= caps the instruction set below amx"};
+  const Refusal refusal = refuse_machine(problem, device);
+  if (refusal) return refusal;
   if (problem.seqlen_q < kLeastQueries)
     return {"fewer than 16 queries leave its tiles empty", "seqlen_q", problem.seqlen_q};
   return refuse_problem(problem);
@@ -112,9 +130,44 @@ Launch configure_emulated(const Problem& problem, const DeviceInfo& device) {
 }
 
 int run_emulated(const core::Plan& plan, const core::RunContext& context) { return run_with(kEmulated, plan, context); }
+
+Refusal refuse_decode_native(const Problem& problem, const DeviceInfo& device) {
+  Refusal refusal = refuse_machine(problem, device);
+  if (!refusal && problem.k.dtype == TESSERA_INT8 && !device.has_amx_int8) refusal = {"this CPU has no AMX-INT8"};
+  if (!refusal) refusal = refuse_decode_emulated(problem, device);
+  const int64_t rows = problem.seqlen_q * problem.group;
+  if (!refusal && rows < kLeastDecodeRows)
+    return {"fewer than 8 rows of a key head leave its tiles empty", "seqlen_q * group", rows};
+  return refusal;
+}
+Refusal refuse_decode_emulated(const Problem& problem, const DeviceInfo&) {
+  const Refusal refusal = refuse_decode(problem);
+  return refusal ? refusal : refuse_cache(problem);
+}
+int run_decode_emulated(const core::Plan& plan, const core::RunContext& context) {
+  return run_decode(plan, context, kDecodeAmxEmulated);
+}
+Launch configure_decode_emulated(const Problem& problem, const DeviceInfo& device) {
+  Launch launch = configure_decode(problem, device, kDecodeAmxEmulated, 0.01);
+  launch.instructions = "amx-bf16, amx-int8 emulated";
+  return launch;
+}
+// Both builds lay out the task's memory alike.
+Launch configure_decode_native(const Problem& problem, const DeviceInfo& device) {
+  Launch launch = configure_decode(problem, device, kDecodeAmxEmulated, 0.8);
+  launch.instructions = "amx-bf16, amx-int8, avx512";
+  return launch;
+}
+
 #if defined(__x86_64__)
+int run_decode_native(const core::Plan& plan, const core::RunContext& context) {
+  return run_decode(plan, context, kDecodeAmx);
+}
 int run_native(const core::Plan& plan, const core::RunContext& context) { return run_with(kNative, plan, context); }
 #else
+int run_decode_native(const core::Plan&, const core::RunContext& context) {
+  return core::fail(context.status, TESSERA_INTERNAL, "cpu.amx.decode needs an x86-64 CPU");
+}
 int run_native(const core::Plan&, const core::RunContext& context) {
   return core::fail(context.status, TESSERA_INTERNAL, "cpu.amx.forward needs an x86-64 CPU");
 }

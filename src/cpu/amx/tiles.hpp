@@ -1,6 +1,7 @@
 // The eight AMX tile registers, as instructions and as a scalar emulation with the same interface, so that everything
-// around them (packing, masks, loops) runs and is tested on any x86-64. Every register is used in one shape: 16 rows of
-// 64 bytes, that is 16 x 16 float32 or 16 x 32 bf16 (Intel Architecture Instruction Set Extensions, chapter "AMX").
+// around them (packing, masks, loops) runs and is tested on any x86-64. A register holds up to 16 rows of 64 bytes:
+// 16 x 16 float32 or int32, 16 x 32 bf16 or 16 x 64 int8; begin() says how many of each (Intel Architecture Instruction
+// Set Extensions, chapter "AMX").
 #pragma once
 
 #include <bit>
@@ -12,13 +13,21 @@ namespace tessera::cpu::amx {
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileBytes = 16 * 64;
 
+// Rows and bytes of a row of each register. A product c += a b has the rows of a and the columns of b, four bytes each,
+// in c, and a dword of a's rows for every row of b.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
 // c[m][n] += sum over k of a[m][2k] * b[k][2n] + a[m][2k+1] * b[k][2n+1], bf16 products summed in float32; denormal
 // inputs and results count as zero, as in the instruction.
 class EmulatedTiles {
  public:
   static constexpr bool kNative = false;
 
-  static void begin() {}
+  void begin(const TileShapes& shapes = {}) { shapes_ = shapes; }
   static void end() {}
 
   template <int T>
@@ -27,19 +36,20 @@ class EmulatedTiles {
   }
   template <int T>
   void load(const void* base, int64_t stride_bytes) {
-    for (int r = 0; r < kTileRows; ++r)
-      std::memcpy(registers_[T][r], static_cast<const char*>(base) + r * stride_bytes, 64);
+    for (int r = 0; r < shapes_.rows[T]; ++r)
+      std::memcpy(registers_[T][r], static_cast<const char*>(base) + r * stride_bytes, shapes_.row_bytes[T]);
   }
   template <int T>
   void store(void* base, int64_t stride_bytes) const {
-    for (int r = 0; r < kTileRows; ++r) std::memcpy(static_cast<char*>(base) + r * stride_bytes, registers_[T][r], 64);
+    for (int r = 0; r < shapes_.rows[T]; ++r)
+      std::memcpy(static_cast<char*>(base) + r * stride_bytes, registers_[T][r], shapes_.row_bytes[T]);
   }
   template <int C, int A, int B>
   void dp_bf16() {
-    for (int m = 0; m < 16; ++m)
-      for (int k = 0; k < 16; ++k) {
+    for (int m = 0; m < shapes_.rows[A]; ++m)
+      for (int k = 0; k < shapes_.rows[B]; ++k) {
         const float even = widen(registers_[A][m][k] << 16), odd = widen(registers_[A][m][k] & 0xffff0000u);
-        for (int n = 0; n < 16; ++n) {
+        for (int n = 0; n < shapes_.row_bytes[B] / 4; ++n) {
           const uint32_t pair = registers_[B][k][n];
           float sum = std::bit_cast<float>(registers_[C][m][n]);
           sum += even * widen(pair << 16);
@@ -48,9 +58,20 @@ class EmulatedTiles {
         }
       }
   }
+  // c[m][n] += sum over k of a[m][4k + i] * b[k][4n + i], signed bytes summed in int32, which wraps.
+  template <int C, int A, int B>
+  void dp_int8() {
+    for (int m = 0; m < shapes_.rows[A]; ++m)
+      for (int k = 0; k < shapes_.rows[B]; ++k)
+        for (int n = 0; n < shapes_.row_bytes[B] / 4; ++n)
+          for (int i = 0; i < 4; ++i)
+            registers_[C][m][n] += static_cast<uint32_t>(digit(registers_[A][m][k], i) * digit(registers_[B][k][n], i));
+  }
 
  private:
+  static int32_t digit(uint32_t quad, int i) { return static_cast<int8_t>(quad >> (8 * i)); }
   static float widen(uint32_t bits) { return (bits & 0x7f800000u) == 0 ? 0.0f : std::bit_cast<float>(bits); }
+  TileShapes shapes_;
   uint32_t registers_[8][16][16];
 };
 
@@ -62,15 +83,8 @@ class NativeTiles {
  public:
   static constexpr bool kNative = true;
 
-  // Palette 1, all eight registers 16 rows x 64 bytes; per thread, undone by end().
-  static void begin() {
-    struct alignas(64) Config {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } config;
-    asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
-  }
+  // Of the calling thread, undone by end().
+  static void begin(const TileShapes& shapes = {}) { asm volatile("ldtilecfg %0" ::"m"(shapes) : "memory"); }
   static void end() { asm volatile("tilerelease" ::: "memory"); }
 
   template <int T>
@@ -88,6 +102,10 @@ class NativeTiles {
   template <int C, int A, int B>
   void dp_bf16() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+  template <int C, int A, int B>
+  void dp_int8() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
 };
 
