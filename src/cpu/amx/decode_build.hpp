@@ -14,8 +14,7 @@ inline void tile_attend(const DecodeCall& call, const DecodeUnit& unit, int64_t 
   if (call.problem->k.dtype == TESSERA_INT8)
     DecodeRun<V, Int8Element, Int8Products<Tiles, V>>(call, unit, task, partial, head_bytes).attend(split, continues);
   else
-    DecodeRun<V, Bf16Element, Bf16Products<Tiles, V>>(call, unit, task, partial, head_bytes)
-        .attend(split, continues);
+    DecodeRun<V, Bf16Element, Bf16Products<Tiles, V>>(call, unit, task, partial, head_bytes).attend(split, continues);
 }
 
 template <class Tiles>

@@ -149,8 +149,7 @@ class Int8Products {
       const std::byte* rows[4];
       for (int64_t i = 0; i < 4; ++i) {
         const int64_t key = k + 16 * i;
-        rows[i] =
-            row_piece(key < values.count ? values.rows[key] + values.head : nullptr, c, values.dim, copy[i]);
+        rows[i] = row_piece(key < values.count ? values.rows[key] + values.head : nullptr, c, values.dim, copy[i]);
       }
       std::byte* const quads[4] = {quad, quad + amx::kTileBytes, quad + 2 * amx::kTileBytes,
                                    quad + 3 * amx::kTileBytes};
