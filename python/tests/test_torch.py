@@ -194,6 +194,21 @@ def test_gradcheck(gradients, case):
     assert torch.autograd.gradcheck(call, inputs)
 
 
+@pytest.mark.skipif(not BACKWARD, reason="no kernel computes gradients")
+def test_gradients_of_a_split_forward_pass():
+    """num_splits belongs to the forward pass: its gradient takes none."""
+    from tessera.compat.flash_attn_interface import flash_attn_func
+
+    q, k, v = operands(dtype=torch.float32, batch=1, seqlen_q=3, seqlen_k=300, dim=16)
+    found = []
+    for splits in (1, 3):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        flash_attn_func(*leaves, num_splits=splits).square().sum().backward()
+        found.append([x.grad for x in leaves])
+    for whole, split in zip(*found):
+        assert torch.allclose(whole, split, atol=1e-5)
+
+
 def test_gradients_of_one_tensor_in_three_places(gradients):
     """q is k is v, used twice, and backward run twice: nothing saved is lost or counted once too few."""
     x = torch.randn(1, 6, 2, 8, dtype=torch.float64).requires_grad_()
