@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads what ptxas said of every CUDA kernel (OBJECT.ptxas, kept by the build); fails on what exits 0 but costs speed.
 
-A kernel may keep at most --spill-bytes in local memory and --stack-bytes of stack; a note C7508 or C7510 to C7519 (an
+A kernel may keep at most --spill-bytes in local memory and --stack-bytes of stack; a note C7508 or C7510 to C7518 (an
 ignored setmaxnreg, serialised wgmma) fails always. Prints one line a kernel and target with --table.
 Usage: check_ptxas.py BUILD_DIR [--table] [--spill-bytes 16] [--stack-bytes 16]
 """
@@ -14,7 +14,20 @@ import sys
 ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
-NOTE = re.compile(r"\bC75(08|1\d)\b")
+# C7519 alone is harmless: ptxas adds a wgmma fence of its own.
+NOTE = re.compile(r"\bC75(08|1[0-8])\b")
+
+# Kernels that may keep more, by a part of their name, and why.
+ALLOWED_BYTES = {
+    # d 64 with 192 rows: 160 registers hold the plain loop; the masked loops and the scheduler thread keep a few
+    # numbers in local memory. The 128-row kernel without spills is 20 % slower on long rows.
+    "sm9014forward_kernelINS0_4Bf16ENS1_8MeasuredINS1_12ForwardShapeILi64ELi64ELi3E": 56,
+    "sm9014forward_kernelINS0_3F16ENS1_8MeasuredINS1_12ForwardShapeILi64ELi64ELi3E": 56,
+}
+
+
+def allowed_bytes(kernel, default):
+    return max([default] + [size for part, size in ALLOWED_BYTES.items() if part in kernel])
 
 
 def read_log(text):
@@ -54,7 +67,8 @@ def main():
             )
             if options.table:
                 print(line)
-            if k["stores"] > options.spill_bytes or k["stack"] > options.stack_bytes:
+            spilled, stack = (allowed_bytes(k["kernel"], bytes) for bytes in (options.spill_bytes, options.stack_bytes))
+            if k["stores"] > spilled or k["stack"] > stack:
                 failures.append(line)
     for failure in failures:
         print(f"check_ptxas: {failure}", file=sys.stderr)

@@ -33,10 +33,11 @@ TEST(CudaPlan, NamedDevicesPlanEveryBucket) {
           const std::string text =
               std::string("fwd ") + dtype + " b2 hq4 hkv2 sq300 d" + std::to_string(dim) + " " + score + " cuda";
           ASSERT_EQ(plan_for(text, device, &plan, &status), TESSERA_OK) << device << ": " << status.message;
-          EXPECT_STREQ(plan.entry->name, "cuda.sm80.forward");
+          EXPECT_STREQ(plan.entry->name, plan.device->arch == 90 ? "cuda.sm90.forward" : "cuda.sm80.forward");
           EXPECT_LE(plan.launch.shared_bytes, plan.device->shared_bytes_per_block);
           EXPECT_GT(plan.launch.seconds, 0);
-          EXPECT_EQ(plan.launch.workspace_bytes, 0);
+          EXPECT_EQ(plan.launch.workspace_bytes > 0, plan.launch.num_splits > 1);
+          EXPECT_EQ(plan.passed_over, plan.device->arch == 90 ? 0 : 1) << plan.first_reason;
         }
       }
     }
@@ -80,7 +81,7 @@ TEST(CudaPlan, RefusalsNameWhatTheyRefuse) {
   for (const auto& one : cases) {
     core::Plan plan;
     tessera_status status{};
-    EXPECT_EQ(plan_for(one.text, "h200", &plan, &status, one.adjust), TESSERA_UNSUPPORTED) << one.text;
+    EXPECT_EQ(plan_for(one.text, "a100", &plan, &status, one.adjust), TESSERA_UNSUPPORTED) << one.text;
     EXPECT_NE(std::string(status.message).find(one.expected), std::string::npos) << one.text << ": " << status.message;
   }
 }
@@ -89,20 +90,23 @@ TEST(CudaPlan, RefusalsNameWhatTheyRefuse) {
 TEST(CudaPlan, DevicesThatAreTooSmallOrTooOldAreRefused) {
   core::Plan plan;
   tessera_status status{};
-  ASSERT_EQ(plan_for("fwd bf16 sq64 d256 cuda", "h200", &plan, &status), TESSERA_OK) << status.message;
-  core::DeviceInfo device = *plan.device;
-  device.arch = 75;
-  EXPECT_NE(core::format_refusal(plan.entry->refuse(plan.problem, device)).find("arch=75"), std::string::npos);
-  device = *plan.device;
-  device.shared_bytes_per_block = 64 * 1024;
-  const std::string reason = core::format_refusal(plan.entry->refuse(plan.problem, device));
-  EXPECT_NE(reason.find("shared_bytes=" + std::to_string(plan.launch.shared_bytes)), std::string::npos) << reason;
+  for (const char* row : {"sm80", "sm90"}) {
+    const std::string text = "fwd bf16 sq64 d256 cuda kernel=cuda." + std::string(row) + ".forward";
+    ASSERT_EQ(plan_for(text, "h200", &plan, &status), TESSERA_OK) << status.message;
+    core::DeviceInfo device = *plan.device;
+    device.arch = 75;
+    EXPECT_NE(core::format_refusal(plan.entry->refuse(plan.problem, device)).find("arch=75"), std::string::npos);
+    device = *plan.device;
+    device.shared_bytes_per_block = 64 * 1024;
+    const std::string reason = core::format_refusal(plan.entry->refuse(plan.problem, device));
+    EXPECT_NE(reason.find("shared_bytes=" + std::to_string(plan.launch.shared_bytes)), std::string::npos) << reason;
+  }
 }
 
 TEST(CudaPlan, SplitsTakeAWorkspace) {
   core::Plan plan;
   tessera_status status{};
-  ASSERT_EQ(plan_for("fwd bf16 b2 hq4 sq10 sk1000 d64 splits=3 cuda", "h200", &plan, &status), TESSERA_OK)
+  ASSERT_EQ(plan_for("fwd bf16 b2 hq4 sq10 sk1000 d64 splits=3 cuda", "a100", &plan, &status), TESSERA_OK)
       << status.message;
   EXPECT_EQ(plan.launch.num_splits, 3);
   EXPECT_EQ(plan.launch.workspace_bytes, 3 * 2 * 4 * 10 * 64 * 4 + 1024);  // o, then lse in whole 256 bytes

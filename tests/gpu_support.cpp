@@ -48,6 +48,9 @@ std::vector<std::string> gpu_rows() {
   return rows;
 }
 
+bool runs_here(const std::string& row) { return row != "cuda.sm90.forward" || core::cuda_info(0, nullptr)->arch == 90; }
+std::string first_forward_row() { return runs_here("cuda.sm90.forward") ? "cuda.sm90.forward" : "cuda.sm80.forward"; }
+
 int check_on_gpu(baselines::OperandSet operands, const std::string& name) {
   const Judged judged = judge(operands);
   GpuCase gpu(std::move(operands));

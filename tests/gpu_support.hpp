@@ -34,6 +34,11 @@ struct GpuCase {
 
 // The names of the library's CUDA rows and of the baselines'.
 std::vector<std::string> gpu_rows();
+// Whether `row` takes plain forward problems on device 0.
+bool runs_here(const std::string& row);
+// The row that takes forward problems which every row of the device takes.
+std::string first_forward_row();
+
 // Runs the operands on every CUDA row that takes them and judges what it wrote; a refusal needs a reason. `name` is for
 // messages. Returns how many of the library's rows ran.
 int check_on_gpu(baselines::OperandSet operands, const std::string& name);

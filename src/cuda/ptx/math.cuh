@@ -13,6 +13,20 @@ __device__ __forceinline__ float ex2(float x) {
   return y;
 }
 
+// log2(x) within 2^-22 (relative where |log2 x| > 1), for positive normal x. PTX ISA: lg2.approx.ftz.f32.
+__device__ __forceinline__ float lg2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x within 1 ulp; results below 2^-126 flush to 0. PTX ISA: rcp.approx.ftz.f32.
+__device__ __forceinline__ float rcp(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two floats to a pair of bf16, `low` in the lower half, nearest even. PTX ISA: cvt.rn.bf16x2.f32.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t pair;

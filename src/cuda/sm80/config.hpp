@@ -4,12 +4,7 @@
 
 #include <cstdint>
 
-namespace tessera::cuda {
-
-// plain: softmax(scale q k^T) under any band, scale positive. general: also softcap, bias or mask, ALiBi, any scale.
-enum class ScoreKind { plain, general };
-
-}  // namespace tessera::cuda
+#include "../score_kind.hpp"
 
 namespace tessera::cuda::sm80 {
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "../tile/output.cuh"
 #include "../tile/scheduler.cuh"
 #include "../tile/score.cuh"
 #include "../tile/softmax.cuh"
@@ -26,39 +27,14 @@ __device__ __forceinline__ void finish_rows(const ForwardParams& p, const Sequen
                                             const RowStatistics<Config::kRowBlocks>& rows,
                                             float (&factors)[Config::kRowBlocks][2]) {
   const float scale = kKind == ScoreKind::plain ? p.scale_log2 : 1.0f;
-  const int64_t lse_row = p.cu_seqlens_q != nullptr ? at.head * p.total_q + sequence.q_row
-                                                    : (sequence.q_batch * p.heads_q + at.head) * p.seqlen_q;
 #pragma unroll
   for (int b = 0; b < Config::kRowBlocks; ++b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t row = at.first + fragment_row(b, half);
-      float sum = quad_sum(rows.row_sum[b][half]);
-      // The largest element of a row counts 1, so only a row without keys sums to 0.
-      const bool empty = row >= sequence.band.seqlen_q || sum == 0.0f;
-      float base = empty ? -INFINITY : RowStatistics<Config::kRowBlocks>::base(rows.row_max[b][half], scale);
-      float factor = 1.0f;
-      const float sink = p.sinks != nullptr ? p.sinks[at.head] * static_cast<float>(core::kLog2E) : -INFINITY;
-      if (sink != -INFINITY) {
-        const float merged = fmaxf(base, sink);
-        factor = ptx::ex2(base - merged);
-        sum = sum * factor + ptx::ex2(sink - merged);
-        base = merged;
-      }
-      factors[b][half] = empty ? 0.0f : factor / sum;
-      if (p.lse != nullptr && threadIdx.x % 4 == 0 && row < sequence.rows_q) {
-        p.lse[at.split * p.lse_split_stride + lse_row + row] =
-            row >= sequence.band.seqlen_q ? -INFINITY : core::lse_from_base2(base, sum);
-      }
+      const OutputRow row{at.first + fragment_row(b, half), at.split, at.head};
+      factors[b][half] = finish_row(p, sequence, row, rows.row_max[b][half], quad_sum(rows.row_sum[b][half]), scale);
     }
   }
-}
-
-template <class Config>
-__device__ __forceinline__ float finished(const typename Fragments<Config>::Accumulators& acc, int b, int n, int e,
-                                          const float (&factors)[Config::kRowBlocks][2]) {
-  const float factor = factors[b][e / 2];
-  return factor == 0.0f ? 0.0f : acc[b][n][e] * factor;
 }
 
 template <class Config>
@@ -79,7 +55,7 @@ __device__ __forceinline__ void store_float_rows(const ForwardParams& p, const S
       for (int n = 0; n < Config::kHeadDim / 8; ++n) {
         if (n * 8 >= p.head_dim_v) continue;
         *reinterpret_cast<float2*>(o_row + fragment_column(n, 0)) = make_float2(
-            finished<Config>(acc, b, n, 2 * half, factors), finished<Config>(acc, b, n, 2 * half + 1, factors));
+            finished(acc[b][n][2 * half], factors[b][half]), finished(acc[b][n][2 * half + 1], factors[b][half]));
       }
     }
   }
@@ -102,7 +78,7 @@ __device__ __forceinline__ void store_element_rows(const ForwardParams& p, const
 #pragma unroll
       for (int n = 0; n < Config::kHeadDim / 8; ++n) {
         *reinterpret_cast<uint32_t*>(tile + Layout::offset(fragment_row(b, half), n) + lane % 4 * 4) = Element::pack(
-            finished<Config>(acc, b, n, 2 * half, factors), finished<Config>(acc, b, n, 2 * half + 1, factors));
+            finished(acc[b][n][2 * half], factors[b][half]), finished(acc[b][n][2 * half + 1], factors[b][half]));
       }
     }
   }

@@ -39,9 +39,10 @@ template <class Element, class Config, ScoreKind kKind>
 __device__ __forceinline__ void score_tile(typename Fragments<Config>::Scores& scores, const ForwardParams& p,
                                            const BlockView& view, int64_t first_row, int tile) {
   const int64_t key = int64_t{tile} * Config::kTileN;
-  if constexpr (kKind == ScoreKind::general) general_scores<Element>(scores, p, view, first_row, key);
+  const auto rows = rows_from<Config::kRowBlocks>(first_row);
+  if constexpr (kKind == ScoreKind::general) general_scores<Element>(scores, p, view, rows, key);
   if (tile < view.tiles.unmasked_begin || tile >= view.tiles.unmasked_end) {
-    mask_scores(scores, view.sequence.band, first_row, key);
+    mask_scores(scores, view.sequence.band, rows, key);
   }
 }
 
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const int head = item.head_batch % p.heads_q;
   const int64_t block_row = int64_t{item.query_block} * Config::kTileM;
   if (threadIdx.x == 0) {
-    view = view_block(p, item.head_batch / p.heads_q, head, split, block_row, Config::kTileM, Config::kTileN);
+    view_block<false>(p, item.head_batch / p.heads_q, head, split, block_row, Config::kTileM, Config::kTileN, view);
   }
   __syncthreads();
   if (block_row >= view.sequence.rows_q) return;

@@ -41,19 +41,33 @@ struct SequenceView {
   core::Band band;
 };
 
-TESSERA_HD SequenceView locate_sequence(const ForwardParams& p, uint32_t batch, int split) {
-  SequenceView view{};
+// Rows of q and o that belong to a packed sequence.
+TESSERA_HD core::Range packed_rows(const ForwardParams& p, uint32_t batch) {
+  const int64_t begin = clamp_to(p.cu_seqlens_q[batch], 0, p.total_q);
+  return {begin, clamp_to(p.cu_seqlens_q[batch + 1], begin, p.total_q)};
+}
+
+// Written field by field: where `view` lies in shared memory, no register has to hold it. kDense: q, k and v are dense
+// and whole, one cache row a batch, so that nothing is looked up.
+template <bool kDense>
+TESSERA_HD void locate_sequence(const ForwardParams& p, uint32_t batch, int split, SequenceView& view) {
   view.q_batch = batch;
+  view.q_row = view.kv_batch = view.kv_row = view.first_key = 0;
+  view.pages = nullptr;
   view.rows_q = p.seqlen_q;
-  if (p.cu_seqlens_q != nullptr) {
+  if (!kDense && p.cu_seqlens_q != nullptr) {
+    const core::Range rows = packed_rows(p, batch);
     view.q_batch = 0;
-    view.q_row = clamp_to(p.cu_seqlens_q[batch], 0, p.total_q);
-    view.rows_q = clamp_to(p.cu_seqlens_q[batch + 1], view.q_row, p.total_q) - view.q_row;
+    view.q_row = rows.begin;
+    view.rows_q = rows.size();
   }
-  const int64_t seqlen_q = p.seqused_q != nullptr ? clamp_to(p.seqused_q[batch], 0, view.rows_q) : view.rows_q;
+  const int64_t seqlen_q =
+      !kDense && p.seqused_q != nullptr ? clamp_to(p.seqused_q[batch], 0, view.rows_q) : view.rows_q;
 
   int64_t capacity = p.seqlen_k;
-  if (p.cu_seqlens_k != nullptr) {
+  if (kDense) {
+    view.kv_batch = batch;
+  } else if (p.cu_seqlens_k != nullptr) {
     view.kv_row = clamp_to(p.cu_seqlens_k[batch], 0, p.total_k);
     capacity = clamp_to(p.cu_seqlens_k[batch + 1], view.kv_row, p.total_k) - view.kv_row;
   } else if (p.page_size != 0) {
@@ -62,18 +76,22 @@ TESSERA_HD SequenceView locate_sequence(const ForwardParams& p, uint32_t batch, 
   } else {
     view.kv_batch = p.batch_idx != nullptr ? clamp_to(p.batch_idx[batch], 0, p.batch_kv - 1) : batch;
   }
-  const int64_t used = p.seqused_k != nullptr ? clamp_to(p.seqused_k[batch], 0, capacity) : capacity;
-  const int64_t leftpad = p.leftpad != nullptr ? clamp_to(p.leftpad[batch], 0, used) : 0;
+  const int64_t used = !kDense && p.seqused_k != nullptr ? clamp_to(p.seqused_k[batch], 0, capacity) : capacity;
+  const int64_t leftpad = !kDense && p.leftpad != nullptr ? clamp_to(p.leftpad[batch], 0, used) : 0;
   const int64_t seqlen_k = used - leftpad;
   view.kv_row += leftpad;
   view.band = core::make_band(seqlen_q, seqlen_k, p.left, p.right, p.top_left);
-  if (p.num_splits > 1) {
+  if (!kDense && p.num_splits > 1) {
     const core::Range keys = core::split_keys(seqlen_k, p.num_splits, split);
     view.first_key = keys.begin;
     view.kv_row += keys.begin;
     view.band.offset -= keys.begin;
     view.band.seqlen_k = keys.size();
   }
+}
+TESSERA_HD SequenceView locate_sequence(const ForwardParams& p, uint32_t batch, int split) {
+  SequenceView view;
+  locate_sequence<false>(p, batch, split, view);
   return view;
 }
 
@@ -86,17 +104,16 @@ struct BlockView {
   float slope;
 };
 
-TESSERA_HD BlockView view_block(const ForwardParams& p, uint32_t batch, uint32_t head, int split, int64_t first_row,
-                                int tile_m, int tile_n) {
-  BlockView view{};
-  view.sequence = locate_sequence(p, batch, split);
+template <bool kDense>
+TESSERA_HD void view_block(const ForwardParams& p, uint32_t batch, uint32_t head, int split, int64_t first_row,
+                           int tile_m, int tile_n, BlockView& view) {
+  locate_sequence<kDense>(p, batch, split, view.sequence);
   view.tiles = view.sequence.band.visible_tiles(first_row, first_row + tile_m, tile_n);
   const int64_t head_kv = head / static_cast<uint32_t>(p.group);
   view.k = static_cast<const char*>(p.k) + 2 * (view.sequence.kv_batch * p.k_stride.batch + head_kv * p.k_stride.head);
   view.v = static_cast<const char*>(p.v) + 2 * (view.sequence.kv_batch * p.v_stride.batch + head_kv * p.v_stride.head);
   view.bias_row0 = batch * p.bias_stride[0] + head * p.bias_stride[1] + view.sequence.first_key * p.bias_stride[3];
   view.slope = p.alibi_slopes != nullptr ? p.alibi_slopes[batch * p.alibi_stride + head] : 0.0f;
-  return view;
 }
 
 }  // namespace tessera::cuda

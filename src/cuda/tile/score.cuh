@@ -18,28 +18,49 @@ namespace tessera::cuda {
 __device__ __forceinline__ int fragment_row(int b, int half) { return b * 16 + half * 8 + (threadIdx.x % 32) / 4; }
 __device__ __forceinline__ int fragment_column(int n, int e) { return n * 8 + 2 * (threadIdx.x % 4) + (e & 1); }
 
-// Replaces every score outside the band by -inf. `row`: the warp's first row; `key`: the tile's first key.
+// Replaces the scores of one row outside columns [begin, end) by -inf.
+template <int kColumns>
+__device__ __forceinline__ void mask_row(float (&scores)[kColumns][4], int half, int begin, int end) {
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+    for (int e = 2 * half; e < 2 * half + 2; ++e) {
+      const int column = fragment_column(n, e);
+      if (column < begin || column >= end) scores[n][e] = -INFINITY;
+    }
+  }
+}
+
+// The rows of a lane: of 16-row block b, elements 0, 1 belong to row [b][0], 2, 3 to [b][1].
+template <int kBlocks>
+struct LaneRows {
+  int64_t row[kBlocks][2];
+};
+
+// Rows in order from a warp's first.
+template <int kBlocks>
+__device__ __forceinline__ LaneRows<kBlocks> rows_from(int64_t first) {
+  LaneRows<kBlocks> rows;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    rows.row[b][0] = first + fragment_row(b, 0);
+    rows.row[b][1] = first + fragment_row(b, 1);
+  }
+  return rows;
+}
+
+// Replaces every score outside the band by -inf. `key`: the tile's first key.
 template <int kBlocks, int kColumns>
-__device__ __forceinline__ void mask_scores(float (&scores)[kBlocks][kColumns][4], const core::Band& band, int64_t row,
-                                            int64_t key) {
+__device__ __forceinline__ void mask_scores(float (&scores)[kBlocks][kColumns][4], const core::Band& band,
+                                            const LaneRows<kBlocks>& rows, int64_t key) {
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const core::Range keys = band.visible_keys(row + fragment_row(b, half));
+      const core::Range keys = band.visible_keys(rows.row[b][half]);
       // Relative to the tile, where every column fits an int.
-      const int begin =
-          static_cast<int>(keys.begin > key ? (keys.begin < key + kColumns * 8 ? keys.begin - key : kColumns * 8) : 0);
-      const int end =
-          static_cast<int>(keys.end > key ? (keys.end < key + kColumns * 8 ? keys.end - key : kColumns * 8) : 0);
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-#pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          const int column = fragment_column(n, e);
-          if (column < begin || column >= end) scores[b][n][e] = -INFINITY;
-        }
-      }
+      mask_row(scores[b], half, static_cast<int>(clamp_to(keys.begin - key, 0, kColumns * 8)),
+               static_cast<int>(clamp_to(keys.end - key, 0, kColumns * 8)));
     }
   }
 }
@@ -54,13 +75,13 @@ __device__ __forceinline__ float load_bias(const void* bias, int32_t dtype, int6
 // Products to scores in base 2, with everything but the band. Bias is read only where the band keeps a key.
 template <class Element, int kBlocks, int kColumns>
 __device__ __forceinline__ void general_scores(float (&scores)[kBlocks][kColumns][4], const ForwardParams& p,
-                                               const BlockView& view, int64_t row, int64_t key) {
+                                               const BlockView& view, const LaneRows<kBlocks>& rows, int64_t key) {
   const core::Band& band = view.sequence.band;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t my_row = row + fragment_row(b, half);
+      const int64_t my_row = rows.row[b][half];
       const int64_t diagonal = band.diagonal(my_row);
       const bool row_exists = my_row < band.seqlen_q;
       const int64_t bias_row = view.bias_row0 + my_row * p.bias_stride[2];

@@ -15,6 +15,8 @@ namespace tessera::cuda {
 // Above this |base| the rounding of a fused multiply-add's other operand reaches 2^-11 in the exponent: the scores of
 // such a row are multiplied and rounded like their maximum before the subtraction.
 inline constexpr float kFusedBaseLimit = 4096.0f;
+// A lazy base stays while the row's maximum is less than 2^8 times of it: P then fits f16, and sums keep their digits.
+inline constexpr float kLazyGrowth = 8.0f;
 
 __device__ __forceinline__ float quad_max(float value) {
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
@@ -44,15 +46,21 @@ struct RowStatistics {
   }
 };
 
-// Turns scores into probabilities relative to the new row maximum, adds them to row_sum and rescales `acc`.
-// Scores times `scale` are in base 2; scale is positive.
-template <int kBlocks, int kColumns, int kValueColumns>
-__device__ __forceinline__ void online_softmax(float (&scores)[kBlocks][kColumns][4],
-                                               float (&acc)[kBlocks][kValueColumns][4], RowStatistics<kBlocks>& rows,
-                                               float scale) {
-  float bases[kBlocks][2];
-  bool changed = false, large = false;
-  float corrections[kBlocks][2];
+// What one tile of scores changes: the new bases, and by how much what was summed before them shrinks.
+template <int kBlocks>
+struct SoftmaxStep {
+  float bases[kBlocks][2], corrections[kBlocks][2];
+  bool changed;  // some correction of this lane is not 1
+  bool large;    // some base of this lane is above kFusedBaseLimit
+};
+
+// Takes a tile of scores into the row maxima. Scores times `scale` are in base 2; scale is positive. kLazy: a row keeps
+// its base while its maximum stays below 2^8 times of it, so most tiles change nothing.
+template <bool kLazy, int kBlocks, int kColumns>
+__device__ __forceinline__ SoftmaxStep<kBlocks> update_maxima(const float (&scores)[kBlocks][kColumns][4],
+                                                              RowStatistics<kBlocks>& rows, float scale) {
+  SoftmaxStep<kBlocks> step;
+  step.changed = step.large = false;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -64,48 +72,67 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kBlocks][kColumns
         maximum = fmaxf(maximum, fmaxf(scores[b][n][2 * half], scores[b][n][2 * half + 1]));
       }
       maximum = quad_max(maximum);
+      if (kLazy && !((maximum - before) * scale > kLazyGrowth)) maximum = before;
       rows.row_max[b][half] = maximum;
-      bases[b][half] = RowStatistics<kBlocks>::base(maximum, scale);
+      step.bases[b][half] = RowStatistics<kBlocks>::base(maximum, scale);
       // 0 for a row without keys so far, however low its first scores are.
-      corrections[b][half] = ptx::ex2(__fmul_rn(before, scale) - bases[b][half]);
-      changed |= maximum != before;
-      large |= fabsf(bases[b][half]) > kFusedBaseLimit;
+      step.corrections[b][half] = ptx::ex2(__fmul_rn(before, scale) - step.bases[b][half]);
+      step.changed |= maximum != before;
+      step.large |= fabsf(step.bases[b][half]) > kFusedBaseLimit;
     }
   }
-  // Where no row of the warp has a new maximum every correction is exactly 1.
-  if (__any_sync(0xffffffffu, changed)) {
+  return step;
+}
+
+// Shrinks the sums under the bases before.
+template <int kBlocks>
+__device__ __forceinline__ void rescale(RowStatistics<kBlocks>& rows, const SoftmaxStep<kBlocks>& step) {
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
+  for (int b = 0; b < kBlocks; ++b) {
+    rows.row_sum[b][0] *= step.corrections[b][0];
+    rows.row_sum[b][1] *= step.corrections[b][1];
+  }
+}
+
+// Shrinks what was accumulated under the bases before.
+template <int kBlocks, int kValueColumns>
+__device__ __forceinline__ void rescale(float (&acc)[kBlocks][kValueColumns][4], const SoftmaxStep<kBlocks>& step) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        rows.row_sum[b][half] *= corrections[b][half];
+  for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-        for (int n = 0; n < kValueColumns; ++n) {
-          acc[b][n][2 * half] *= corrections[b][half];
-          acc[b][n][2 * half + 1] *= corrections[b][half];
-        }
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int n = 0; n < kValueColumns; ++n) {
+        acc[b][n][2 * half] *= step.corrections[b][half];
+        acc[b][n][2 * half + 1] *= step.corrections[b][half];
       }
     }
   }
+}
+
+// Scores to probabilities relative to the new bases, added to the sums.
+template <int kBlocks, int kColumns>
+__device__ __forceinline__ void exponentiate(float (&scores)[kBlocks][kColumns][4], RowStatistics<kBlocks>& rows,
+                                             SoftmaxStep<kBlocks>& step, float scale) {
   // Rare: a warp with such a row subtracts here, every row by its own rule, and leaves fma(x, 1, -0) to do below.
   float factor = scale;
-  if (__any_sync(0xffffffffu, large)) {
+  if (__any_sync(0xffffffffu, step.large)) {
     factor = 1.0f;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const bool round_first = fabsf(bases[b][half]) > kFusedBaseLimit;
+        const bool round_first = fabsf(step.bases[b][half]) > kFusedBaseLimit;
 #pragma unroll
         for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
             const float x = scores[b][n][e];
-            scores[b][n][e] =
-                round_first ? __fsub_rn(__fmul_rn(x, scale), bases[b][half]) : fmaf(x, scale, -bases[b][half]);
+            scores[b][n][e] = round_first ? __fsub_rn(__fmul_rn(x, scale), step.bases[b][half])
+                                          : fmaf(x, scale, -step.bases[b][half]);
           }
         }
-        bases[b][half] = 0.0f;
+        step.bases[b][half] = 0.0f;
       }
     }
   }
@@ -118,13 +145,27 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kBlocks][kColumns
       for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          scores[b][n][e] = ptx::ex2(fmaf(scores[b][n][e], factor, -bases[b][half]));
+          scores[b][n][e] = ptx::ex2(fmaf(scores[b][n][e], factor, -step.bases[b][half]));
           sum += scores[b][n][e];
         }
       }
       rows.row_sum[b][half] += sum;
     }
   }
+}
+
+// Turns scores into probabilities relative to the new row maximum, adds them to row_sum and rescales `acc`.
+template <int kBlocks, int kColumns, int kValueColumns>
+__device__ __forceinline__ void online_softmax(float (&scores)[kBlocks][kColumns][4],
+                                               float (&acc)[kBlocks][kValueColumns][4], RowStatistics<kBlocks>& rows,
+                                               float scale) {
+  SoftmaxStep<kBlocks> step = update_maxima<false>(scores, rows, scale);
+  // Where no row of the warp has a new maximum every correction is exactly 1.
+  if (__any_sync(0xffffffffu, step.changed)) {
+    rescale(rows, step);
+    rescale(acc, step);
+  }
+  exponentiate(scores, rows, step, scale);
 }
 
 }  // namespace tessera::cuda

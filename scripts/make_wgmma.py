@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Writes src/cuda/ptx/wgmma_products.cuh: one function a shape and form of wgmma.mma_async, since its registers must be
+spelled one by one. Usage: make_wgmma.py [--check]  (--check: fails when the file differs from what this would write)
+"""
+
+import pathlib
+import sys
+
+# Columns of the products q k^T (A and B in shared memory, both K-major) and p v (A in registers, B MN-major).
+SCORE_COLUMNS = (32, 48, 64, 80, 96, 128, 160)
+VALUE_COLUMNS = (64, 96, 128, 192, 256)
+WIDTH = 120
+
+HEAD = """\
+// The shapes of wgmma.mma_async that the sm90 kernels use. Written by scripts/make_wgmma.py; do not edit.
+// Executed by the 128 threads of a warpgroup, converged, between wgmma_fence and wgmma_commit. d: row lane / 4 (+ 8 for
+// elements 2 and 3) of the warp's 16 rows, columns 8 n + 2 (lane % 4) + {0, 1} in d[n]. accumulate 0: d = a b.
+// Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async".
+#pragma once
+
+#include <cstdint>
+
+#include "half_type.hpp"
+
+namespace tessera::cuda::ptx {
+
+// d [64, kN] += a [64, 16] b [kN, 16]^T, both in shared memory, K-major.
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_shared(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate);
+
+// d [64, kN] += a [64, 16] b [16, kN], a in registers in the fragment layout of mma.m16n8k16, b in shared memory,
+// MN-major (rows of b lie one after another).
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_registers(float (&d)[kN / 8][4], const uint32_t (&a)[4], uint64_t b,
+                                                int accumulate);
+"""
+
+
+def wrap(items, width):
+    """Lines of items joined by ", ", no wider than width."""
+    lines, line = [], ""
+    for i, item in enumerate(items):
+        text = item + ("," if i + 1 < len(items) else "")
+        if len(line) + len(text) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += text + " "
+    return lines + [line.rstrip()]
+
+
+def function(name, n, arguments, inputs, tail):
+    count = n // 2
+    out = [f"#define TESSERA_{name.upper()}_{n}(kType, type)"]
+    out += ["  template <>"]
+    out += [f"  __device__ __forceinline__ void {name}<kType, {n}>(float (&d)[{n // 8}][4], {arguments},"]
+    out += ["      uint64_t b, int accumulate) {"]
+    first = count + len(inputs)
+    out += [f'    asm volatile("{{.reg .pred p; setp.ne.b32 p, %{first}, 0; "']
+    out += [f'                 "wgmma.mma_async.sync.aligned.m64n{n}k16.f32." type "." type " {{"']
+    lines = wrap([f"%{i}" for i in range(count)], WIDTH - 30)
+    out += [f'                 "{line} "' for line in lines[:-1]] + [f'                 "{lines[-1]}}}, "']
+    operands = [f"%{count + i}" for i in range(len(inputs))]
+    a = operands[0] if len(operands) == 2 else "{" + ", ".join(operands[:-1]) + "}"
+    out += [f'                 "{a}, {operands[-1]}, p, {tail};}}"']
+    outputs = wrap([f'"+f"(d[{i // 4}][{i % 4}])' for i in range(count)], WIDTH - 22)
+    out += [" " * 17 + (": " if i == 0 else "  ") + line for i, line in enumerate(outputs)]
+    constraints = [f'"{c}"({v})' for c, v in inputs] + ['"r"(accumulate)']
+    out += [" " * 17 + ": " + ", ".join(constraints) + ");"]
+    out += ["  }"]
+    width = WIDTH - 2
+    lines = [line.ljust(width) + " \\" for line in out[:-1]] + out[-1:]
+    lines += [f'TESSERA_{name.upper()}_{n}(HalfType::{kind}, "{kind}")' for kind in ("f16", "bf16")]
+    lines += [f"#undef TESSERA_{name.upper()}_{n}", ""]
+    return lines
+
+
+def text():
+    lines = [HEAD]
+    lines += ["// clang-format off"]
+    for n in SCORE_COLUMNS:
+        lines += function("wgmma_shared", n, "uint64_t a", [("l", "a"), ("l", "b")], "1, 1, 0, 0")
+    for n in VALUE_COLUMNS:
+        a = [("r", f"a[{i}]") for i in range(4)]
+        lines += function("wgmma_registers", n, "const uint32_t (&a)[4]", a + [("l", "b")], "1, 1, 1")
+    lines += ["// clang-format on", "", "}  // namespace tessera::cuda::ptx", ""]
+    return "\n".join(lines)
+
+
+def main():
+    path = pathlib.Path(__file__).resolve().parent.parent / "src/cuda/ptx/wgmma_products.cuh"
+    if sys.argv[1:] == ["--check"]:
+        if path.read_text() == text():
+            return 0
+        print(f"{path} is not what scripts/make_wgmma.py writes", file=sys.stderr)
+        return 1
+    path.write_text(text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+// What the host sides of the CUDA forward kernels share: what all of them refuse, how many blocks and bytes a problem
+// makes, and the parameters of a launch. A kernel's own planning is in its architecture's folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "forward_params.hpp"
+#include "kernel_entry.hpp"
+
+namespace tessera::cuda {
+
+inline constexpr int64_t kMaxInt = 0x7fffffff;
+
+// Plain scores are q k^T times a positive scale that float32 holds without loss of range.
+bool is_plain(const core::Problem& p);
+
+// Dtypes, head dims and features that no CUDA forward takes.
+core::Refusal refuse_operands(const core::Problem& p);
+// Counts that do not fit the kernels' 32-bit indices, at tile_m query rows a block.
+core::Refusal refuse_sizes(const core::Problem& p, int32_t tile_m);
+// Rows must start at multiples of 16 bytes: every stride that is used, and the addresses.
+core::Refusal refuse_layout(const core::Problem& p);
+
+inline int64_t query_blocks(const core::Problem& p, int64_t tile_m) { return (p.seqlen_q + tile_m - 1) / tile_m; }
+inline int64_t splits(const core::Problem& p) { return p.num_splits > 1 ? p.num_splits : 1; }
+// Bytes of the partial states of n splits, each part a multiple of 256.
+int64_t partial_o_bytes(const core::Problem& p, int64_t n);
+int64_t partial_lse_bytes(const core::Problem& p, int64_t n);
+
+// Batches and rows of the operands as they lie: packed rows are one batch, pages are batches.
+struct Extents {
+  int64_t batches_q, rows_q, batches_k, rows_k;
+};
+Extents extents(const core::Problem& p);
+
+// Heads of one batch after another, `heads` of them, as many together as leave K and V in half of L2 (the other half is
+// for what streams by), in multiples of `unit`. Where all query blocks cost the same there is nothing to balance, and a
+// wave of `wave_blocks` at a time keeps every K and V row that is read close in time to its other readers.
+int32_t heads_together(const core::Problem& p, int64_t l2_bytes, int64_t heads, int64_t unit, int64_t blocks,
+                       int64_t wave_blocks);
+
+// The parameters of one launch without its schedule.
+ForwardParams make_params(const core::Problem& p, const tessera_tensors& tensors);
+// The same launch writing n partial states: float32, contiguous, without sinks.
+ForwardParams make_partial(const core::Problem& p, const ForwardParams& params, int32_t n, std::byte* workspace);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,8 @@
+// The sm90 forward for bf16, head dims up to 128.
+#include "../sm90/forward_instance.cuh"
+
+namespace tessera::cuda::sm90 {
+
+extern constexpr Bucket kBf16D128 = bucket<Bf16, 128, 128>();
+
+}  // namespace tessera::cuda::sm90

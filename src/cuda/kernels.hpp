@@ -1,0 +1,15 @@
+// The rows of the CUDA list, each defined beside its planning.
+#pragma once
+
+#include "kernel_entry.hpp"
+
+namespace tessera::cuda {
+
+namespace sm80 {
+extern const core::KernelEntry kForward;
+}
+namespace sm90 {
+extern const core::KernelEntry kForward;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,86 @@
+// Tile shapes of the sm90 forward kernel. Host and device: planning reads the same constants as the kernels are made
+// from.
+#pragma once
+
+#include <cstdint>
+
+#include "../score_kind.hpp"
+
+namespace tessera::cuda::sm90 {
+
+// A block takes kTileM = 64 * kGroups query rows, 64 a consumer warpgroup, and kTileN keys a step.
+template <int kDimQk_, int kDimV_, int kGroups_, int kTileN_, int kQueryStages_, bool kTurns_, bool kLazy_,
+          int kStages_ = 2, bool kDense_ = false>
+struct ForwardShape {
+  static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
+  static constexpr int kQueryStages = kQueryStages_, kStages = kStages_;
+  static constexpr bool kTurns = kTurns_;  // consumers take turns at issuing their products
+  static constexpr bool kLazy = kLazy_;    // accumulators are rescaled when a maximum grows by more than 2^8
+  static constexpr bool kDense = kDense_;  // takes whole dense q, k and v only, in one split
+  static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+  // Bytes of a tile's row that lie together, swizzled; columns of such a span.
+  static constexpr int kSpan = kDimQk % 64 == 0 && kDimV % 64 == 0 ? 128 : 64, kSpanColumns = kSpan / 2;
+  static constexpr int kQueryBytes = kTileM * kDimQk * 2, kKeyBytes = kTileN * kDimQk * 2;
+  static constexpr int kValueBytes = kTileN * kDimV * 2;
+  // setmaxnreg hands out what the launch took: 168 registers for 384 threads, 128 for 512.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 56, kConsumerRegisters = kGroups == 3 ? 160 : 224;
+  static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= kLaunchRegisters * (kGroups + 1));
+  static_assert(kTileN % 16 == 0 && kDimQk % kSpanColumns == 0 && kDimV % kSpanColumns == 0);
+  // [Q tiles][K tiles][V tiles][Control], tiles at multiples of 1024 bytes.
+  static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kKeyBytes;
+  static constexpr int kControlOffset = kValueOffset + kStages * kValueBytes, kControlBytes = 2048;
+  static constexpr int kSharedBytes = kControlOffset + kControlBytes;
+  static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0 && kValueBytes % 1024 == 0);
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+// A shape with what it was measured to reach on an H200: its share of the 16-bit peak on long rows, and what a query
+// tile costs beside its key tiles, in key tiles.
+template <class Shape, int kSharePercent, int kOverheadPercent>
+struct Measured : Shape {
+  static constexpr double kShare = kSharePercent * 0.01, kOverheadTiles = kOverheadPercent * 0.01;
+};
+
+// Shapes by bucket of head dims. Plain takes plain scores of any layout; Wide long dense rows; General all scores, with
+// fewer keys a step, since the scores' arithmetic needs registers too.
+template <int kDimQk, int kDimV>
+struct ForwardConfig;
+template <>
+struct ForwardConfig<64, 64> {
+  using Plain = Measured<ForwardShape<64, 64, 2, 128, 2, true, false, 3>, 46, 200>;
+  using Wide = Measured<ForwardShape<64, 64, 3, 128, 2, true, false, 2, true>, 57, 200>;
+  using General = Measured<ForwardShape<64, 64, 2, 64, 2, true, false>, 25, 200>;
+};
+template <>
+struct ForwardConfig<96, 96> {
+  using Plain = Measured<ForwardShape<96, 96, 2, 128, 2, true, false>, 56, 200>;
+  using Wide = Plain;
+  using General = Measured<ForwardShape<96, 96, 2, 64, 2, true, false>, 25, 200>;
+};
+template <>
+struct ForwardConfig<128, 128> {
+  using Plain = Measured<ForwardShape<128, 128, 2, 128, 2, true, false>, 68, 150>;
+  using Wide = Plain;
+  using General = Measured<ForwardShape<128, 128, 2, 64, 2, true, false>, 35, 200>;
+};
+template <>
+struct ForwardConfig<192, 128> {
+  using Plain = Measured<ForwardShape<192, 128, 2, 128, 1, true, false>, 70, 150>;
+  using Wide = Plain;
+  using General = Measured<ForwardShape<192, 128, 2, 64, 1, true, false>, 35, 200>;
+};
+template <>
+struct ForwardConfig<192, 192> {
+  using Plain = Measured<ForwardShape<192, 192, 2, 96, 1, true, true>, 70, 150>;
+  using Wide = Plain;
+  using General = Measured<ForwardShape<192, 192, 2, 48, 1, true, true>, 35, 200>;
+};
+template <>
+struct ForwardConfig<256, 256> {
+  using Plain = Measured<ForwardShape<256, 256, 2, 64, 1, true, true>, 78, 200>;
+  using Wide = Plain;
+  using General = Measured<ForwardShape<256, 256, 2, 32, 1, true, true>, 35, 200>;
+};
+
+}  // namespace tessera::cuda::sm90

@@ -1,0 +1,210 @@
+// A consumer warpgroup: 64 rows of the query tile against all its key tiles. While the tensor cores multiply p_{j-1} by
+// v_{j-1}, the warps turn s_j into p_j: both products of a step are in flight before the softmax begins.
+// Warpgroups take turns at issuing them, so that one's softmax meets the others' products.
+// Source: Shah et al., FlashAttention-3, sections 3.1 and 3.2.
+#pragma once
+
+#include "../ptx/barrier.cuh"
+#include "../ptx/wgmma.cuh"
+#include "../tile/element.cuh"
+#include "../tile/score.cuh"
+#include "../tile/softmax.cuh"
+#include "control.cuh"
+#include "epilogue.cuh"
+
+namespace tessera::cuda::sm90 {
+
+// The same in every lane, and known to be by the compiler: wgmma's descriptors then stay in uniform registers.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+template <class Element, class Config, ScoreKind kKind>
+struct Consumer {
+  static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 16 columns in a span
+  static constexpr int kFirstBarrier = 1;                           // 0 is __syncthreads'
+  using Scores = float[1][Config::kTileN / 8][4];
+  using Accumulators = float[1][Config::kDimV / 8][4];
+
+  const Params& p;
+  Control<Config>& control;
+  uint32_t shared;  // address of the tiles
+  int group;        // of the consumers, counted from 0
+  Ring<Config::kStages> k, v;
+  Ring<Config::kQueryStages> q;
+  Ring<Control<Config>::kViews> views;
+
+  // One lane a warp says that the warp is done with what the barrier guards.
+  __device__ __forceinline__ static void release(uint64_t* barrier) {
+    if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
+  }
+  __device__ __forceinline__ void wait_turn() const {
+    if (Config::kTurns) ptx::barrier_sync(kFirstBarrier + group, 256);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if (Config::kTurns) ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
+  }
+
+  // Issues scores = q k^T of the current stages.
+  __device__ __forceinline__ void multiply_query_key(Scores& scores) const {
+    const uint64_t a = ptx::matrix_descriptor<kSpan>(shared + q.stage * Config::kQueryBytes + group * 64 * kSpan, 16);
+    const uint64_t b = ptx::matrix_descriptor<kSpan>(shared + Config::kKeyOffset + k.stage * Config::kKeyBytes, 16);
+#pragma unroll
+    for (int step = 0; step < Config::kDimQk / 16; ++step) {
+      const int span = step / kSteps, inner = step % kSteps * 32;
+      ptx::wgmma_shared<Element::kType, Config::kTileN>(scores[0], a + (span * Config::kTileM * kSpan + inner) / 16,
+                                                        b + (span * Config::kTileN * kSpan + inner) / 16, step != 0);
+    }
+  }
+
+  // Issues acc += p v of the current stage.
+  __device__ __forceinline__ void multiply_probs_value(Accumulators& acc,
+                                                       const uint32_t (&probs)[Config::kTileN / 16][4]) const {
+    const uint64_t b = ptx::matrix_descriptor<kSpan>(shared + Config::kValueOffset + v.stage * Config::kValueBytes,
+                                                     Config::kTileN * kSpan);
+#pragma unroll
+    for (int step = 0; step < Config::kTileN / 16; ++step) {
+      ptx::wgmma_registers<Element::kType, Config::kDimV>(acc[0], probs[step], b + step * 16 * kSpan / 16, 1);
+    }
+  }
+
+  // The accumulators' layout of two blocks of 8 keys is the operand's layout of 16.
+  __device__ __forceinline__ static void pack_probs(const Scores& scores, uint32_t (&probs)[Config::kTileN / 16][4]) {
+#pragma unroll
+    for (int step = 0; step < Config::kTileN / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&pair)[4] = scores[0][2 * step + i / 2];
+        probs[step][i] = Element::pack(pair[2 * (i % 2)], pair[2 * (i % 2) + 1]);
+      }
+    }
+  }
+
+  // The rows of this lane, and the keys that each keeps.
+  struct Rows {
+    LaneRows<1> rows;
+    int begin[2], end[2];
+  };
+  __device__ __forceinline__ Rows find_rows(const TileView& view) const {
+    Rows found;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = first_row() + fragment_row(0, half);
+      found.rows.row[0][half] = view.first_row + (p.pack == 1 ? r : r / p.pack);
+      const core::Range keys = view.sequence.band.visible_keys(found.rows.row[0][half]);
+      found.begin[half] = static_cast<int>(keys.begin);
+      found.end[half] = static_cast<int>(keys.end);
+    }
+    return found;
+  }
+
+  template <bool kMasked>
+  __device__ __forceinline__ void score_tile(Scores& scores, const TileView& view, const Rows& rows, int tile) const {
+    const int key = tile * Config::kTileN;
+    if constexpr (kKind == ScoreKind::general) general_scores<Element>(scores, p.forward, view, rows.rows, key);
+    if constexpr (kMasked) {
+      mask_row(scores[0], 0, rows.begin[0] - key, rows.end[0] - key);
+      mask_row(scores[0], 1, rows.begin[1] - key, rows.end[1] - key);
+    }
+  }
+
+  // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
+  __device__ __forceinline__ void run_tiles(const TileView& view, int begin, int end, Accumulators& acc,
+                                            RowStatistics<1>& statistics) {
+    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin)),
+              unmasked_end = uniform(static_cast<int>(view.tiles.unmasked_end));
+    const Rows rows = find_rows(view);
+    Scores scores;
+    uint32_t probs[Config::kTileN / 16][4];
+
+    wait(control.q_full[q.stage], q.phase);
+    wait(control.k_full[k.stage], k.phase);
+    wait_turn();
+    ptx::wgmma_fence();
+    multiply_query_key(scores);
+    ptx::wgmma_commit();
+    pass_turn();
+    ptx::wgmma_wait<0>();
+    ptx::pin(scores[0]);
+    release(&control.k_empty[k.stage]);
+    k.advance();
+    if (begin < unmasked_begin || begin >= unmasked_end) {
+      score_tile<true>(scores, view, rows, begin);
+    } else {
+      score_tile<false>(scores, view, rows, begin);
+    }
+    SoftmaxStep<1> first = update_maxima<Config::kLazy>(scores, statistics, scale());
+    exponentiate(scores, statistics, first, scale());
+    pack_probs(scores, probs);
+
+    const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
+      wait(control.k_full[k.stage], k.phase);
+      wait_turn();
+      ptx::wgmma_fence();
+      multiply_query_key(scores);
+      ptx::wgmma_commit();
+      wait(control.v_full[v.stage], v.phase);
+      multiply_probs_value(acc, probs);
+      ptx::wgmma_commit();
+      pass_turn();
+      ptx::wgmma_wait<1>();
+      ptx::pin(scores[0]);
+      release(&control.k_empty[k.stage]);
+      k.advance();
+      score_tile<kMasked>(scores, view, rows, tile);
+      SoftmaxStep<1> step = update_maxima<Config::kLazy>(scores, statistics, scale());
+      rescale(statistics, step);
+      exponentiate(scores, statistics, step, scale());
+      ptx::wgmma_wait<0>();
+      ptx::pin(acc[0]);
+      release(&control.v_empty[v.stage]);
+      v.advance();
+      pack_probs(scores, probs);
+      // Where the bases of a whole warp stayed, every correction is exactly 1.
+      if (!Config::kLazy || __any_sync(0xffffffffu, step.changed)) rescale(acc, step);
+    };
+    int tile = begin + 1;
+#pragma unroll 1
+    for (; tile < unmasked_begin; ++tile) advance.template operator()<true>(tile);
+#pragma unroll 1
+    for (; tile < unmasked_end; ++tile) advance.template operator()<false>(tile);
+#pragma unroll 1
+    for (; tile < end; ++tile) advance.template operator()<true>(tile);
+    release(&control.q_empty[q.stage]);
+    q.advance();
+
+    wait(control.v_full[v.stage], v.phase);
+    ptx::wgmma_fence();
+    multiply_probs_value(acc, probs);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(acc[0]);
+    release(&control.v_empty[v.stage]);
+    v.advance();
+  }
+
+  // Of the scores as they come, to base 2.
+  __device__ __forceinline__ float scale() const { return kKind == ScoreKind::plain ? p.forward.scale_log2 : 1.0f; }
+
+  // Of this warp in the tile.
+  __device__ __forceinline__ int first_row() const { return group * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16; }
+
+  __device__ __forceinline__ void run() {
+    if (Config::kTurns && group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
+    while (true) {
+      wait(control.view_full[views.stage], views.phase);
+      const TileView& view = control.views[views.stage];
+      if (!uniform(view.valid)) return;
+      Accumulators acc;
+#pragma unroll
+      for (int n = 0; n < Config::kDimV / 8; ++n) acc[0][n][0] = acc[0][n][1] = acc[0][n][2] = acc[0][n][3] = 0.0f;
+      RowStatistics<1> statistics;
+      statistics.clear();
+      const int begin = uniform(static_cast<int>(view.tiles.begin)), end = uniform(static_cast<int>(view.tiles.end));
+      if (begin < end) run_tiles(view, begin, end, acc, statistics);
+      epilogue<Element>(p, view, first_row(), scale(), acc[0], statistics);
+      release(&control.view_empty[views.stage]);
+      views.advance();
+    }
+  }
+};
+
+}  // namespace tessera::cuda::sm90

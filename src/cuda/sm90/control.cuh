@@ -1,0 +1,66 @@
+// What the roles of a block share beside the tiles: the pipelines' barriers and the view of the work at hand.
+// Invariant: a full barrier's phase completes when the tile's bytes or the view are there; an empty one's when every
+// warp that reads them has released them.
+#pragma once
+
+#include <cuda/ptx>
+
+#include <cstdint>
+
+#include "../tile/scheduler.cuh"
+#include "config.hpp"
+#include "params.hpp"
+
+namespace tessera::cuda::sm90 {
+
+struct TileView : BlockView {
+  int64_t first_row;    // of the tile, in rows of the sequence
+  int32_t head, split;  // head: the first of the pack
+  bool valid;           // false: no more work
+  bool copies;          // whole K and V tiles come by TMA; else rows are gathered
+  bool gathers_tail;    // the last tile's rows are gathered, with zeros behind the last key
+};
+
+// A stage of a ring and the parity of its barriers' phase.
+template <int kStages>
+struct Ring {
+  uint32_t stage = 0, phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (kStages == 1) {
+      phase ^= 1;
+    } else if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
+  while (!::cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
+  }
+}
+
+template <class Config>
+struct Control {
+  static constexpr int kViews = 2;
+  uint64_t q_full[Config::kQueryStages], q_empty[Config::kQueryStages];
+  uint64_t view_full[kViews], view_empty[kViews], view_wanted;
+  uint64_t k_full[Config::kStages], k_empty[Config::kStages], v_full[Config::kStages], v_empty[Config::kStages];
+  TileView views[kViews];
+
+  __device__ void init() {
+    constexpr int kWarps = 4 * Config::kGroups;
+    for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : q_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : view_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : view_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps + 1);
+    ::cuda::ptx::mbarrier_init(&view_wanted, 1);
+    for (uint64_t& barrier : k_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : v_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : k_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : v_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
+  }
+};
+
+}  // namespace tessera::cuda::sm90

@@ -1,0 +1,29 @@
+// The compiled sm90 forward kernels as host code sees them: one table a (type, bucket), defined beside its kernels in
+// instances/.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "params.hpp"
+
+namespace tessera::cuda::sm90 {
+
+struct Instance {
+  int32_t dim_qk, dim_v, tile_m, tile_n, stages, query_stages, threads, consumer_registers, shared_bytes, span;
+  double share;              // of the 16-bit peak that long rows reach, measured (docs/notes/hopper.md)
+  double overhead_tiles;     // what a query tile costs beside its key tiles, in key tiles, measured
+  cudaError_t (*prepare)();  // on the current device
+  cudaError_t (*launch)(const Params& params, uint32_t blocks, cudaStream_t stream);
+};
+
+// Wide tiles are for long dense rows. `general` also takes softcap, bias, ALiBi and any scale.
+struct Bucket {
+  Instance plain, wide, general;
+};
+
+extern const Bucket kF16D64, kF16D96, kF16D128, kF16D192V128, kF16D192, kF16D256;
+extern const Bucket kBf16D64, kBf16D96, kBf16D128, kBf16D192V128, kBf16D192, kBf16D256;
+
+}  // namespace tessera::cuda::sm90

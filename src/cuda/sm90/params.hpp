@@ -1,0 +1,31 @@
+// What a launch of the sm90 forward hands its kernel by value. Host and device.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "../forward_params.hpp"
+
+namespace tessera::cuda::sm90 {
+
+// Hands out the pieces of work of one launch in order; in the workspace, whose contents nobody has set.
+// `run` names the launch that the counts belong to, plus 1 while they are being set, and is 0 after it.
+struct Tickets {
+  uint64_t run;
+  uint32_t next, finished;
+};
+
+struct Params {
+  // q: (column, head of the pack, row, pack, batch); k, v: (column, row or slot, head, batch or page).
+  CUtensorMap q_map, k_map, v_map;
+  ForwardParams forward;  // its schedule counts packs of query heads
+  int32_t pack;         // query heads of one key/value head that share a tile: row r is query r / pack of head r % pack
+  int32_t packs;        // heads_q / pack
+  int32_t kv_box_rows;  // rows of one copy of K or V; 0: the rows are gathered
+  bool kv_bounded;      // the tensor maps end where the keys of every sequence end
+  Tickets* tickets;     // null: a block has one piece of work
+  uint64_t run;         // of tickets: even, unlike any other launch's
+};
+
+}  // namespace tessera::cuda::sm90

@@ -1,0 +1,135 @@
+// Which work this block does, and where it lies. One thread, ahead of all others.
+// Source: persistent tile schedulers as in FlashAttention-3.
+#pragma once
+
+#include <cuda/atomic>
+
+#include "control.cuh"
+
+namespace tessera::cuda::sm90 {
+
+// One piece of work: a query tile of the heads of one pack, over one split of the keys.
+struct Piece {
+  uint32_t batch, pack, query_block;
+  int split;
+  bool valid;  // false: the index is past the last
+};
+
+// How far the packed sequences are counted: tiles before sequence `first`.
+struct PackedCursor {
+  uint32_t first = 0, before = 0;
+};
+
+// Piece `index` of packed queries, counted over the tiles that are there, sequence by sequence, each from its last tile
+// to its first over all heads. Called by a whole warp, with indices that grow; a lane counts one sequence.
+template <class Config>
+__device__ __forceinline__ Piece find_packed(const Params& p, uint32_t index, PackedCursor& cursor) {
+  const uint32_t batches = p.forward.schedule.head_batches / p.packs, rows = Config::kTileM / p.pack;
+  const uint32_t lane = threadIdx.x % 32;
+  for (; cursor.first < batches; cursor.first += 32) {
+    const uint32_t batch = cursor.first + lane;
+    uint32_t tiles = 0;
+    if (batch < batches) tiles = (static_cast<uint32_t>(packed_rows(p.forward, batch).size()) + rows - 1) / rows;
+    const uint32_t own = tiles * p.packs;
+    uint32_t sum = own;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const uint32_t below = __shfl_up_sync(0xffffffffu, sum, distance);
+      if (lane >= distance) sum += below;
+    }
+    const uint32_t beyond = __ballot_sync(0xffffffffu, cursor.before + sum > index);
+    if (beyond != 0) {
+      const int at = __ffs(static_cast<int>(beyond)) - 1;
+      const uint32_t rest = index - cursor.before - __shfl_sync(0xffffffffu, sum - own, at);
+      const uint32_t from_last = rest / p.packs;
+      return {cursor.first + at, rest - from_last * p.packs, __shfl_sync(0xffffffffu, tiles, at) - 1 - from_last, 0,
+              true};
+    }
+    cursor.before += __shfl_sync(0xffffffffu, sum, 31);
+  }
+  return {};
+}
+
+template <class Config>
+__device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, PackedCursor& cursor) {
+  const ForwardParams& f = p.forward;
+  const bool splits = !Config::kDense && f.num_splits > 1;
+  const int split = splits ? index % f.num_splits : 0;
+  if (splits) index /= f.num_splits;
+  Piece piece{};
+  if (!Config::kDense && f.cu_seqlens_q != nullptr) {
+    piece = find_packed<Config>(p, index, cursor);
+  } else if (index < f.schedule.head_batches * f.schedule.query_blocks) {
+    const WorkItem item = locate_block(f.schedule, index);
+    piece = {item.head_batch / p.packs, item.head_batch % p.packs, item.query_block, 0, true};
+  }
+  piece.split = split;
+  return piece;
+}
+
+template <class Config>
+__device__ __forceinline__ void write_view(const Params& p, const Piece& piece, TileView& view) {
+  view.valid = piece.valid;
+  if (!piece.valid) return;
+  const uint32_t head = piece.pack * p.pack;
+  const int rows = Config::kTileM / p.pack;
+  view.first_row = int64_t{piece.query_block} * rows;
+  view_block<Config::kDense>(p.forward, piece.batch, head, piece.split, view.first_row, rows, Config::kTileN, view);
+  view.head = static_cast<int32_t>(head);
+  view.split = piece.split;
+  if (Config::kDense) return;
+  view.copies = p.kv_box_rows != 0 && (p.forward.page_size == 0 || view.sequence.kv_row % p.kv_box_rows == 0);
+  view.gathers_tail = !p.kv_bounded && view.tiles.end * Config::kTileN > view.sequence.band.seqlen_k;
+}
+
+// Tickets of this launch: the first block that comes sets the counts, whatever was there before; the last that leaves
+// clears them, so that a replay of the same launch starts anew. No block waits for one that has not begun.
+__device__ __forceinline__ void open_tickets(const Params& p) {
+  ::cuda::atomic_ref<uint64_t, ::cuda::thread_scope_device> run(p.tickets->run);
+  uint64_t seen = run.load(::cuda::memory_order_acquire);
+  while (seen != p.run) {
+    if (seen == p.run + 1) {
+      seen = run.load(::cuda::memory_order_acquire);
+    } else if (run.compare_exchange_strong(seen, p.run + 1, ::cuda::memory_order_acquire)) {
+      p.tickets->next = p.tickets->finished = 0;
+      run.store(p.run, ::cuda::memory_order_release);
+      return;
+    }
+  }
+}
+__device__ __forceinline__ void close_tickets(const Params& p) {
+  if (atomicAdd(&p.tickets->finished, 1) == gridDim.x - 1) p.tickets->run = 0;
+}
+
+// Run by one warp, though one lane does the work: a wait of a lone lane would spin, and take a scheduler's issue slots
+// from the consumers (7 % of the time), where a whole warp is suspended.
+template <class Config>
+__device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>& control) {
+  Ring<Control<Config>::kViews> views;
+  const bool tickets = p.tickets != nullptr, leads = threadIdx.x % 32 == 0;
+  uint32_t index = blockIdx.x;
+  PackedCursor cursor;
+  bool done = false;
+  for (uint32_t step = 0; true; ++step) {
+    const Piece piece = done ? Piece{} : find_piece<Config>(p, index, cursor);
+    wait(control.view_empty[views.stage], views.phase ^ 1);
+    if (leads) {
+      write_view<Config>(p, piece, control.views[views.stage]);
+      ::cuda::ptx::mbarrier_arrive(&control.view_full[views.stage]);
+    }
+    __syncwarp();
+    // The first piece is the block's own, so nobody waits for a ticket then. A block that finds none opens them too:
+    // counted before they are set, it would be missing at the end.
+    if (leads && tickets && step == 0) open_tickets(p);
+    if (!piece.valid) break;
+    views.advance();
+    // As late as the producer allows: what a block has taken no other can do.
+    wait(control.view_wanted, step % 2);
+    done = !tickets;
+    if (leads && tickets) index = gridDim.x + atomicAdd(&p.tickets->next, 1);
+    index = __shfl_sync(0xffffffffu, index, 0);
+  }
+  if (leads && tickets) close_tickets(p);
+}
+
+}  // namespace tessera::cuda::sm90

@@ -1,0 +1,48 @@
+// Encodes tensor maps through the driver's entry point, so that nothing links against the driver.
+#include "tensor_maps.hpp"
+
+#include <atomic>
+
+namespace tessera::cuda::sm90 {
+namespace {
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+std::atomic<Encode> encoder{nullptr};
+
+}  // namespace
+
+cudaError_t load_encoder() {
+  if (encoder.load(std::memory_order_relaxed) != nullptr) return cudaSuccess;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess || function == nullptr) return cudaErrorSymbolNotFound;
+  encoder.store(reinterpret_cast<Encode>(function), std::memory_order_relaxed);
+  return cudaSuccess;
+}
+
+cudaError_t encode_tensor_map(const TensorView& view, bool bf16, int32_t span, CUtensorMap* map) {
+  cuuint64_t extent[5], stride_bytes[4];
+  cuuint32_t box[5];
+  const cuuint32_t step[5] = {1, 1, 1, 1, 1};
+  for (int i = 0; i < view.rank; ++i) {
+    if (view.extent[i] == 0) return cudaSuccess;
+    extent[i] = static_cast<cuuint64_t>(view.extent[i]);
+    box[i] = static_cast<cuuint32_t>(view.box[i]);
+    // The stride of a dimension of size 1 is never used, and may be anything in the problem.
+    if (i > 0) stride_bytes[i - 1] = view.extent[i] > 1 ? 2 * static_cast<cuuint64_t>(view.stride[i]) : 16;
+  }
+  const CUresult result = encoder.load(std::memory_order_relaxed)(
+      map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      static_cast<cuuint32_t>(view.rank), const_cast<void*>(view.data), extent, stride_bytes, box, step,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, span == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace tessera::cuda::sm90
