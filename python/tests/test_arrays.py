@@ -177,7 +177,9 @@ def test_array_api_namespace(rng):
 class TestJax:
     @pytest.fixture(autouse=True)
     def jax(self):
-        return pytest.importorskip("jax", reason="JAX is not installed")
+        jax = pytest.importorskip("jax", reason="JAX is not installed")
+        with jax.default_device(jax.devices("cpu")[0]):  # where there is a GPU, JAX would put arrays there
+            yield jax
 
     @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
     def test_arrays_come_and_go(self, jax, rng, name):
