@@ -57,7 +57,9 @@ void run(const char* text, const DeviceArray& q, const DeviceArray& k, const Dev
   tensors.v = v.data;
   tensors.o = o.data;
   tensors.lse = lse.data;
-  ASSERT_EQ(core::run_plan(plan, &tensors, nullptr, 0, nullptr, &status), TESSERA_OK) << status.message;
+  const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);
+  const DeviceArray workspace(bytes, 0xff);
+  ASSERT_EQ(core::run_plan(plan, &tensors, workspace.data, bytes, nullptr, &status), TESSERA_OK) << status.message;
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 

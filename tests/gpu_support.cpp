@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "baselines/kernels.hpp"
+#include "cuda/device.hpp"
 
 namespace tessera::tests {
 namespace {
@@ -28,6 +29,7 @@ int GpuCase::run(const std::string& kernel, tessera_status* status) {
   const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);
   const baselines::DeviceBuffer workspace(set.problem.device, bytes);
   if (bytes > 0 && poison_workspace) {
+    const cuda::DeviceScope scope(set.problem.device);
     expect_success(cudaMemset(workspace.data(), 0xff, bytes), "cudaMemset");
     expect_success(cudaDeviceSynchronize(), "cudaMemset");  // the run's stream may be another device's
   }
