@@ -27,8 +27,6 @@ constexpr const char* kCaches[] = {"f32", "f16", "bf16", "f32 kv=int8", "f16 kv=
 
 bool is_decode(const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".decode"; }
 
-bool on_tiles(const std::string& name) { return name.find(".amx") != std::string::npos; }
-
 // The decode rows on vectors that this machine can run.
 std::vector<std::string> decode_rows() {
   std::vector<std::string> rows;
