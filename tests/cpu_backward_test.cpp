@@ -334,7 +334,7 @@ TEST(CpuBackwardFull, CappedCausalGradientsEnd) {
 }
 
 // Dao-AILab/flash-attention#2562: the lengths as reported.
-TEST(CpuBackwardFull, SequencesWithoutQueriesAsReported) {
+TEST(CpuBackwardSizesFull, SequencesWithoutQueriesAsReported) {
   tessera_problem problem;
   core::TextExtras extras;
   ASSERT_EQ(core::parse_problem("bwd bf16 b4 hq4 hkv1 sq1208 sk3072 d64 packed", &problem, &extras, nullptr),
@@ -347,7 +347,7 @@ TEST(CpuBackwardFull, SequencesWithoutQueriesAsReported) {
 }
 
 // pytorch/pytorch#142228: more batches or heads than a grid has blocks.
-TEST(CpuBackwardFull, MoreBatchesOrHeadsThanAGrid) {
+TEST(CpuBackwardSizesFull, MoreBatchesOrHeadsThanAGrid) {
   check("bwd f16 b65537 hq2 sq1 d16");
   check("bwd f16 b1 hq65537 sq1 d16");
 }
