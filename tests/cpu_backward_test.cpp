@@ -149,7 +149,7 @@ std::vector<std::byte> first_sequence(const OperandSet& operands) {
 
 // Few (sequence, key head) pairs for many threads: a task takes a stretch of keys, and dq is summed afterwards. Many
 // pairs or one thread: a task takes them all. The bits are the same, alone and with batch mates.
-TEST(CpuBackwardBits, StretchesAndBatchMatesChangeNoBit) {
+TEST(CpuBackwardBitsFull, StretchesAndBatchMatesChangeNoBit) {
   struct Seen {
     std::vector<std::byte> bytes;
     int in_stretches = 0, whole = 0;
@@ -179,7 +179,7 @@ TEST(CpuBackwardBits, StretchesAndBatchMatesChangeNoBit) {
   }
 }
 
-TEST(CpuBackwardBits, WhatTheWorkspaceHoldsDoesNotMatter) {
+TEST(CpuBackwardBitsFull, WhatTheWorkspaceHoldsDoesNotMatter) {
   const OperandSet operands = operands_of("bwd f32 b2 hq2 hkv1 sq70 sk1100 d72 dv40 causal bias=1 dbias sinks dlse");
   const Judged judged = judge(operands);
   for (const std::string& row : backward_rows()) {
