@@ -8,8 +8,6 @@ from lse, as flash does. Gradients of three heads are held to float64.
 from __future__ import annotations
 
 import ctypes
-import statistics
-import time
 from typing import Any, Callable
 
 import torch
@@ -169,51 +167,3 @@ def candidates(case: Case, own: Call, largest_scores: int) -> tuple[dict, dict[s
         else:
             refused[name] = reason
     return calls, refused, errors
-
-
-def measure(text: str, options: Any, time_calls: Callable[[dict, float], dict], largest_scores: int) -> dict[str, Any]:
-    case = Case(text, options.layout, options.threads)
-    begin = time.perf_counter()
-    plan, own = own_call(case)
-    plan_seconds = time.perf_counter() - begin
-    calls, refused, errors = candidates(case, own, largest_scores)
-    times = time_calls(calls, options.seconds)
-    flops, median = case.flops(), {key: statistics.median(samples) for key, samples in times.items()}
-    samples = times[("tessera", "")]
-    seconds = median[("tessera", "")]
-    peers = {
-        name: {
-            "seconds_median": value,
-            "seconds_min": min(times[(name, form)]),
-            "tflops": flops / value * 1e-12,
-            "form": form,
-            "relative_rms_error": errors[(name, form)],
-        }
-        for (name, form), value in median.items()
-        if name != "tessera"
-    }
-    best = min(peers, key=lambda name: peers[name]["seconds_median"], default=None)
-    ratio = peers[best]["seconds_median"] / seconds if best else None
-    return {
-        "problem": str(case.problem),
-        "kernel": plan.kernel,
-        "status": "ran",
-        "reason": None,
-        "baseline": False,
-        "seconds_median": seconds,
-        "seconds_min": min(samples),
-        "seconds_max": max(samples),
-        "rounds": len(samples),
-        "flops": flops,
-        "bytes": case.bytes(),
-        "tflops": flops / seconds * 1e-12,
-        "gbytes_per_s": case.bytes() / seconds * 1e-9,
-        "workspace_bytes": plan.workspace_bytes,
-        "plan_seconds": plan_seconds,
-        "relative_rms_error": errors[("tessera", "")],
-        "best_peer": best,
-        "speedup_over_best_peer": ratio,
-        "speedup_over_best_unfolded_peer": ratio,
-        "peers": peers,
-        "left_out": refused,
-    }

@@ -262,11 +262,16 @@ def time_calls(calls: dict, seconds: float) -> dict:
 
 
 def measure(text: str, options: argparse.Namespace, library: onednn_graph.Library | str) -> dict[str, Any]:
-    case = Case(text, options.layout, options.threads)
+    gradients = "bwd" in text.split()
+    kind = cpu_gradients if gradients else sys.modules[__name__]
+    case = kind.Case(text, options.layout, options.threads)
     begin = time.perf_counter()
-    plan, own = own_call(case)
+    plan, own = kind.own_call(case)
     plan_seconds = time.perf_counter() - begin
-    calls, refused, errors = candidates(case, library, own)
+    if gradients:
+        calls, refused, errors = cpu_gradients.candidates(case, own, LARGEST_SCORES)
+    else:
+        calls, refused, errors = candidates(case, library, own)
     times = time_calls(calls, options.seconds)
     flops, median = case.flops(), {key: statistics.median(samples) for key, samples in times.items()}
     seconds = median[("tessera", "")]
@@ -390,10 +395,7 @@ def main() -> int:
     print(HEADER, flush=True)
     chosen = {"prefill": PREFILL, "decode": DECODE, "backward": BACKWARD}.get(options.only, PREFILL + DECODE)
     for text in options.problems or chosen:
-        if "bwd" in text.split():
-            rows.append(cpu_gradients.measure(text, options, time_calls, LARGEST_SCORES))
-        else:
-            rows.append(measure(text, options, library))
+        rows.append(measure(text, options, library))
         print(table_line(rows[-1]), flush=True)
         for name, reason in rows[-1]["left_out"].items():
             print(f"  left out: {name}: {reason}", file=sys.stderr)

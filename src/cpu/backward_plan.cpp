@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "cpu/plan_rules.hpp"
 #include "cpu/thread_pool.hpp"
 #include "status.hpp"
 
@@ -191,14 +192,7 @@ void sum_sinks(const BackwardCall& call) {
 
 Refusal refuse_backward(const Problem& problem) {
   if (problem.pass != TESSERA_BACKWARD) return {"runs the backward pass only", "pass", problem.pass};
-  const int32_t dtype = problem.q.dtype;
-  if (dtype != TESSERA_F64 && dtype != TESSERA_F32 && dtype != TESSERA_F16 && dtype != TESSERA_BF16) {
-    return {"takes q in f64, f32, f16 or bf16", "q.dtype", dtype};
-  }
-  if (problem.k.dtype != dtype) return {"takes k in q's dtype", "k.dtype", problem.k.dtype};
-  if (problem.v.dtype != dtype) return {"takes v in q's dtype", "v.dtype", problem.v.dtype};
-  if (problem.head_dim_qk > 576) return {"head_dim_qk above 576", "head_dim_qk", problem.head_dim_qk};
-  if (problem.head_dim_v > 512) return {"head_dim_v above 512", "head_dim_v", problem.head_dim_v};
+  if (const Refusal refusal = refuse_operands(problem)) return refusal;
   if (most_dq_bytes(problem) > kMostWorkspace)
     return {"needs a workspace past 2^60 bytes for these queries", "seqlen_q", problem.seqlen_q};
   if (problem.num_splits > 1)
@@ -217,12 +211,9 @@ Launch configure_backward(const Problem& problem, const DeviceInfo& device, cons
   launch.threads = static_cast<int32_t>(
       std::max<int64_t>(1, std::min({threads_available(problem, device), threads_worth(problem), tasks})));
   launch.workspace_bytes = launch.threads * tiles.task_bytes + tiles.d_sinks_bytes + tiles.partial_bytes;
-  const double share = std::min(1.0, double(launch.threads) / std::max(device.units, 1)),
-               peak = device.peak_f32 * (problem.q.dtype == TESSERA_F64 ? 0.5 : 1.0);
   // A gradient of the bias recomputes the scores: two products more.
   const double flops = work.flops * (problem.has(TESSERA_FLAG_D_BIAS) ? 1.4 : 1.0);
-  launch.seconds =
-      std::max(flops / std::max(peak * efficiency * share, 1.0), work.bytes / std::max(device.bandwidth, 1.0));
+  launch.seconds = estimate_seconds(problem, device, flops, work.bytes, launch.threads, efficiency);
   launch.schedule = tiles.whole ? "a task for each (sequence, key head)"
                                 : "a task for each stretch of keys, dq of the stretches summed in order";
   return launch;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "cpu/plan_rules.hpp"
 #include "cpu/thread_pool.hpp"
 #include "status.hpp"
 
@@ -115,18 +116,12 @@ ForwardBlock make_block(const Problem& problem, const tessera_tensors& tensors, 
 
 Refusal refuse_forward(const Problem& problem) {
   if (problem.pass != TESSERA_FORWARD) return {"runs the forward pass only", "pass", problem.pass};
+  if (const Refusal refusal = refuse_operands(problem)) return refusal;
   const int32_t dtype = problem.q.dtype;
-  if (dtype != TESSERA_F64 && dtype != TESSERA_F32 && dtype != TESSERA_F16 && dtype != TESSERA_BF16) {
-    return {"takes q in f64, f32, f16 or bf16", "q.dtype", dtype};
-  }
-  if (problem.k.dtype != dtype) return {"takes k in q's dtype", "k.dtype", problem.k.dtype};
-  if (problem.v.dtype != dtype) return {"takes v in q's dtype", "v.dtype", problem.v.dtype};
   if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32)
     return {"writes o in q's dtype or f32", "o.dtype", problem.o.dtype};
   if (problem.o.dtype == TESSERA_F32 && dtype == TESSERA_F64)
     return {"writes o of f64 inputs in f64", "o.dtype", problem.o.dtype};
-  if (problem.head_dim_qk > 576) return {"head_dim_qk above 576", "head_dim_qk", problem.head_dim_qk};
-  if (problem.head_dim_v > 512) return {"head_dim_v above 512", "head_dim_v", problem.head_dim_v};
   if (problem.has(TESSERA_FLAG_V_MEAN)) return {"takes no v_mean", nullptr, 0};
   return {};
 }
@@ -144,10 +139,7 @@ Launch configure_forward(const Problem& problem, const DeviceInfo& device, const
   const int64_t tasks = std::min({int64_t{threads_available(problem, device)}, counts.total, worth});
   launch.threads = static_cast<int32_t>(std::max<int64_t>(tasks, 1));
   launch.workspace_bytes = launch.threads * tiles.task_bytes;
-  const double share = double(launch.threads) / std::max(device.units, 1),
-               peak = device.peak_f32 * (problem.q.dtype == TESSERA_F64 ? 0.5 : 1.0);
-  const double compute = work.flops / std::max(peak * efficiency * std::min(share, 1.0), 1.0);
-  launch.seconds = std::max(compute, work.bytes / std::max(device.bandwidth, 1.0));
+  launch.seconds = estimate_seconds(problem, device, work.flops, work.bytes, launch.threads, efficiency);
   launch.schedule = "blocks of query rows claimed by threads, longest first";
   return launch;
 }

@@ -39,83 +39,73 @@ constexpr const char* instructions_of(Isa isa) {
                             : "compiler vectors of 16 bytes";
 }
 
-// The rows of one instruction set. kPercent is the measured share, of the FMA peak for forward and backward and of the
-// memory bandwidth for decode.
-template <Isa kIsa, const ForwardKernel& kKernel, int kPercent>
-struct ForwardRow {
-  static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
-    const Refusal refusal = refuse_isa(problem, device, kIsa);
-    return refusal ? refusal : refuse_forward(problem);
-  }
-  static Launch configure(const Problem& problem, const DeviceInfo& device) {
-    Launch launch = configure_forward(problem, device, kKernel, kPercent / 100.0);
-    launch.instructions = instructions_of(kIsa);
-    return launch;
-  }
-  static int run(const core::Plan& plan, const core::RunContext& context) {
-    return run_forward(plan, context, kKernel);
-  }
+// What the three kinds of kernel have of their own.
+struct Forward {
+  using Kernel = ForwardKernel;
+  static constexpr auto kRefuse = refuse_forward;
+  static constexpr auto kConfigure = configure_forward;
+  static constexpr auto kRun = run_forward;
 };
-template <Isa kIsa, const DecodeKernel& kKernel, int kPercent>
-struct DecodeRow {
-  static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
-    const Refusal refusal = refuse_isa(problem, device, kIsa);
-    return refusal ? refusal : refuse_decode(problem);
-  }
-  static Launch configure(const Problem& problem, const DeviceInfo& device) {
-    Launch launch = configure_decode(problem, device, kKernel, kPercent / 100.0);
-    launch.instructions = instructions_of(kIsa);
-    return launch;
-  }
-  static int run(const core::Plan& plan, const core::RunContext& context) { return run_decode(plan, context, kKernel); }
+struct Decode {
+  using Kernel = DecodeKernel;
+  static constexpr auto kRefuse = refuse_decode;
+  static constexpr auto kConfigure = configure_decode;
+  static constexpr auto kRun = run_decode;
 };
-template <Isa kIsa, const BackwardKernel& kKernel, int kPercent>
-struct BackwardRow {
-  static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
-    const Refusal refusal = refuse_isa(problem, device, kIsa);
-    return refusal ? refusal : refuse_backward(problem);
-  }
-  static Launch configure(const Problem& problem, const DeviceInfo& device) {
-    Launch launch = configure_backward(problem, device, kKernel, kPercent / 100.0);
-    launch.instructions = instructions_of(kIsa);
-    return launch;
-  }
-  static int run(const core::Plan& plan, const core::RunContext& context) {
-    return run_backward(plan, context, kKernel);
-  }
+struct Backward {
+  using Kernel = BackwardKernel;
+  static constexpr auto kRefuse = refuse_backward;
+  static constexpr auto kConfigure = configure_backward;
+  static constexpr auto kRun = run_backward;
 };
 
-template <class Row>
+// The row of one kind and instruction set. kPercent is the measured share, of the FMA peak for forward and backward and
+// of the memory bandwidth for decode.
+template <class Kind, Isa kIsa, const typename Kind::Kernel& kKernel, int kPercent>
+struct Row {
+  static Refusal refuse(const Problem& problem, const DeviceInfo& device) {
+    const Refusal refusal = refuse_isa(problem, device, kIsa);
+    return refusal ? refusal : Kind::kRefuse(problem);
+  }
+  static Launch configure(const Problem& problem, const DeviceInfo& device) {
+    Launch launch = Kind::kConfigure(problem, device, kKernel, kPercent / 100.0);
+    launch.instructions = instructions_of(kIsa);
+    return launch;
+  }
+  static int run(const core::Plan& plan, const core::RunContext& context) { return Kind::kRun(plan, context, kKernel); }
+};
+
+template <class AnyRow>
 constexpr core::KernelEntry entry(const char* name) {
-  return {.name = name, .refuse = Row::refuse, .configure = Row::configure, .run = Row::run};
+  return {.name = name, .refuse = AnyRow::refuse, .configure = AnyRow::configure, .run = AnyRow::run};
 }
 
 constexpr core::KernelEntry kKernels[] = {
 #if defined(__x86_64__)
     amx::kDecode,
-    entry<DecodeRow<Isa::avx512, kDecodeAvx512, 65>>("cpu.avx512.decode"),
-    entry<DecodeRow<Isa::avx2, kDecodeAvx2, 60>>("cpu.avx2.decode"),
+    entry<Row<Decode, Isa::avx512, kDecodeAvx512, 65>>("cpu.avx512.decode"),
+    entry<Row<Decode, Isa::avx2, kDecodeAvx2, 60>>("cpu.avx2.decode"),
 #elif defined(__aarch64__)
-    entry<DecodeRow<Isa::neon, kDecodeNeon, 80>>("cpu.neon.decode"),
+    entry<Row<Decode, Isa::neon, kDecodeNeon, 80>>("cpu.neon.decode"),
 #endif
-    entry<DecodeRow<Isa::portable, kDecodePortable, 30>>("cpu.portable.decode"),
+    entry<Row<Decode, Isa::portable, kDecodePortable, 30>>("cpu.portable.decode"),
 #if defined(__x86_64__)
     amx::kForward,
-    entry<ForwardRow<Isa::avx512, kForwardAvx512, 65>>("cpu.avx512.forward"),
-    entry<ForwardRow<Isa::avx2, kForwardAvx2, 60>>("cpu.avx2.forward"),
+    entry<Row<Forward, Isa::avx512, kForwardAvx512, 65>>("cpu.avx512.forward"),
+    entry<Row<Forward, Isa::avx2, kForwardAvx2, 60>>("cpu.avx2.forward"),
 #elif defined(__aarch64__)
-    entry<ForwardRow<Isa::neon, kForwardNeon, 60>>("cpu.neon.forward"),
+    entry<Row<Forward, Isa::neon, kForwardNeon, 60>>("cpu.neon.forward"),
 #endif
-    entry<ForwardRow<Isa::portable, kForwardPortable, 10>>("cpu.portable.forward"),
+    entry<Row<Forward, Isa::portable, kForwardPortable, 10>>("cpu.portable.forward"),
     amx::kForwardEmulated,
     amx::kDecodeEmulated,
 #if defined(__x86_64__)
-    entry<BackwardRow<Isa::avx512, kBackwardAvx512, 60>>("cpu.avx512.backward"),
-    entry<BackwardRow<Isa::avx2, kBackwardAvx2, 60>>("cpu.avx2.backward"),
+    entry<Row<Backward, Isa::avx512, kBackwardAvx512, 60>>("cpu.avx512.backward"),
+    entry<Row<Backward, Isa::avx2, kBackwardAvx2, 60>>("cpu.avx2.backward"),
 #elif defined(__aarch64__)
-    entry<BackwardRow<Isa::neon, kBackwardNeon, 60>>("cpu.neon.backward"),
+    entry<Row<Backward, Isa::neon, kBackwardNeon, 60>>("cpu.neon.backward"),
 #endif
-    entry<BackwardRow<Isa::portable, kBackwardPortable, 10>>("cpu.portable.backward"),
+    entry<Row<Backward, Isa::portable, kBackwardPortable, 10>>("cpu.portable.backward"),
 };
 
 }  // namespace
