@@ -20,13 +20,19 @@ std::vector<std::vector<std::byte>> copy_outputs(const Call& call) {
   return copies;
 }
 
-void require_no_nan(const void* data, size_t bytes, int32_t dtype) {
-  for (size_t n = 0; dtype == TESSERA_F32 && n < bytes / sizeof(float); ++n) {
-    require(!std::isnan(static_cast<const float*>(data)[n]), "finite inputs give no NaN");
+// Outputs of two-byte rows may start at addresses that no float may be loaded from, so each element is copied out.
+template <typename Element>
+void require_no_nan(const std::byte* data, size_t bytes) {
+  for (size_t n = 0; n < bytes / sizeof(Element); ++n) {
+    Element value;
+    std::memcpy(&value, data + n * sizeof value, sizeof value);
+    require(!std::isnan(value), "finite inputs give no NaN");
   }
-  for (size_t n = 0; dtype == TESSERA_F64 && n < bytes / sizeof(double); ++n) {
-    require(!std::isnan(static_cast<const double*>(data)[n]), "finite inputs give no NaN");
-  }
+}
+
+void require_no_nan(const std::byte* data, size_t bytes, int32_t dtype) {
+  if (dtype == TESSERA_F32) require_no_nan<float>(data, bytes);
+  if (dtype == TESSERA_F64) require_no_nan<double>(data, bytes);
 }
 
 void run(const tessera_plan* plan, Bytes& bytes, Call* call) {
