@@ -31,6 +31,10 @@ Place place_sequence(const core::Problem& problem, const tessera_tensors& tensor
   }
   place.leftpad = problem.has(TESSERA_FLAG_LEFTPAD) ? tensors.leftpad[batch] : 0;
   place.used_k = (problem.has(TESSERA_FLAG_SEQUSED_K) ? tensors.seqused_k[batch] : place.rows_k) - place.leftpad;
+  if (const tessera_append_args* append = tensors.append) {
+    const int32_t* cu = append->cu_seqlens_new;
+    place.used_k += cu != nullptr ? cu[batch + 1] - cu[batch] : append->seqlen_new;
+  }
   place.band = core::make_band(place.used_q, place.used_k, problem.left, problem.right, problem.top_left);
   return place;
 }

@@ -78,15 +78,34 @@ Dims key_dims(const Problem& p, int32_t dim) {
 
 constexpr int kMaxSpans = 14;
 
-int collect(const Problem& p, const tessera_tensors& t, Span (&spans)[kMaxSpans]) {
-  const bool backward = p.pass == TESSERA_BACKWARD;
+// q turned in its own place.
+bool turns_in_place(const Problem& p, const tessera_tensors& t, const Append& append) {
+  return append.rotates_q && append.args->q_rotated == t.q && p.q.batch_stride == append.q_out.batch_stride &&
+         p.q.row_stride == append.q_out.row_stride && p.q.head_stride == append.q_out.head_stride;
+}
+
+int collect_append(const Problem& p, const Append& append, Span* spans) {
+  const tessera_append_args& args = *append.args;
+  const bool packed = args.cu_seqlens_new != nullptr;
+  const Dims rows{packed ? 1 : p.batch, packed ? args.total_new : args.seqlen_new, p.heads_kv, 0};
+  const auto with_dim = [&](int32_t dim) { return Dims{rows.batch, rows.rows, rows.heads, dim}; };
+  int count = 0;
+  spans[count++] = span_of("k_new_data", args.k_new_data, append.k_new, with_dim(p.head_dim_qk), false);
+  spans[count++] = span_of("v_new_data", args.v_new_data, append.v_new, with_dim(p.head_dim_v), false);
+  if (append.rotates_q)
+    spans[count++] = span_of("q_rotated", args.q_rotated, append.q_out, query_dims(p, p.head_dim_qk), true);
+  return count;
+}
+
+int collect(const Problem& p, const tessera_tensors& t, const Append& append, Span (&spans)[kMaxSpans]) {
+  const bool backward = p.pass == TESSERA_BACKWARD, appends = append.args != nullptr;
   const Dims q = query_dims(p, p.head_dim_qk), o = query_dims(p, p.head_dim_v);
   const Dims k = key_dims(p, p.head_dim_qk), v = key_dims(p, p.head_dim_v);
   const int64_t lse_bytes = o.batch * o.rows * o.heads * dtype_bytes(lse_dtype(p.q.dtype));
-  int count = 0;
-  spans[count++] = span_of("q", t.q, p.q, q, false);
-  spans[count++] = span_of("k", t.k, p.k, k, false);
-  spans[count++] = span_of("v", t.v, p.v, v, false);
+  int count = appends ? collect_append(p, append, spans) : 0;
+  if (!turns_in_place(p, t, append)) spans[count++] = span_of("q", t.q, p.q, q, false);
+  spans[count++] = span_of("k", t.k, p.k, k, appends);
+  spans[count++] = span_of("v", t.v, p.v, v, appends);
   if (p.has(TESSERA_FLAG_BIAS)) spans[count++] = span_of("bias", t.bias, p.bias, p, false);
   if (p.has(TESSERA_FLAG_SINKS)) spans[count++] = flat_span("sinks", t.sinks, int64_t{p.heads_q} * 4, false);
   if (backward) spans[count++] = span_of("d_o", t.d_o, p.d_o, o, false);
@@ -104,9 +123,10 @@ int collect(const Problem& p, const tessera_tensors& t, Span (&spans)[kMaxSpans]
 
 }  // namespace
 
-int check_aliases(const Problem& problem, const tessera_tensors& tensors, tessera_status* status) {
+int check_aliases(const Problem& problem, const tessera_tensors& tensors, const Append& append,
+                  tessera_status* status) {
   Span spans[kMaxSpans];
-  const int count = collect(problem, tensors, spans);
+  const int count = collect(problem, tensors, append, spans);
   for (int i = 0; i < count; ++i) {
     for (int j = 0; j < i; ++j) {
       if (!(spans[i].written || spans[j].written) || !overlap(spans[i], spans[j])) continue;

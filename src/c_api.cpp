@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "append.hpp"
 #include "devices.hpp"
 #include "kernel_entry.hpp"
 #include "merge.hpp"
@@ -170,11 +171,11 @@ int tessera_merge_backward(const tessera_merge_args* args, const tessera_exec* e
 }
 
 int tessera_append(const tessera_problem* problem, const tessera_tensors* tensors, const tessera_append_args* args,
-                   const tessera_exec*, tessera_status* status) {
+                   const tessera_exec* exec, tessera_status* status) {
   if (const int code = check_size(problem, "problem", status)) return code;
   if (const int code = check_size(tensors, "tensors", status)) return code;
   if (const int code = check_size(args, "append_args", status)) return code;
-  return fail(status, TESSERA_UNSUPPORTED, "this build has no kernel for tessera_append");
+  return guarded(status, [&] { return append(*problem, *tensors, *args, exec, status); });
 }
 
 int tessera_quantize(const tessera_quantize_args* args, const tessera_exec*, tessera_status* status) {

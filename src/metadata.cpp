@@ -1,7 +1,9 @@
 // The rules on lengths, page tables, leftpad and batch_idx of a CPU run, checked before anything is written; nothing
 // outside the arrays that the problem describes is read. Page ids count only in slots that the used lengths reach.
+#include <algorithm>
 #include <cinttypes>
 
+#include "append.hpp"
 #include "kernel_entry.hpp"
 #include "status.hpp"
 
@@ -47,7 +49,30 @@ int check_pages(const Problem& p, const int32_t* table, int64_t b, int64_t begin
   return TESSERA_OK;
 }
 
-// The keys [leftpad, used) of one sequence.
+// Room for the new rows behind the first `used`, and a rotary row for every position.
+int check_new_rows(const Problem& p, const tessera_tensors& t, int64_t b, int64_t used, tessera_status* status) {
+  const tessera_append_args& args = *t.append;
+  const int64_t count = appended_rows(t, b);
+  if (count > p.seqlen_k - used) {
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "seqused_k[%" PRId64 "] is %" PRId64 " and %" PRId64
+                " new rows are to follow; expected room for them in seqlen_k = %" PRId64,
+                b, used, count, p.seqlen_k);
+  }
+  if (args.rotary_dim == 0) return TESSERA_OK;
+  int64_t positions = count > 0 ? used + count : 0;
+  const int64_t queries = args.q_rotated == nullptr       ? 0
+                          : p.has(TESSERA_FLAG_SEQUSED_Q) ? t.seqused_q[b]
+                          : p.layout_q == TESSERA_PACKED  ? owned_rows(t.cu_seqlens_q, b, 0)
+                                                          : p.seqlen_q;
+  if (queries > 0) positions = std::max(positions, used + (p.banded() ? queries : 1));
+  if (positions <= args.rotary_seqlen) return TESSERA_OK;
+  return fail(status, TESSERA_INVALID_ARGUMENT,
+              "rotary_seqlen is %" PRId64 "; expected at least %" PRId64 ", the positions of sequence %" PRId64,
+              args.rotary_seqlen, positions, b);
+}
+
+// The keys [leftpad, used) of one sequence, with the new ones.
 int check_keys(const Problem& p, const tessera_tensors& t, int64_t b, tessera_status* status) {
   const int64_t rows = owned_rows(p.layout_kv == TESSERA_PACKED ? t.cu_seqlens_k : nullptr, b, p.seqlen_k);
   int64_t used = rows;
@@ -59,6 +84,10 @@ int check_keys(const Problem& p, const tessera_tensors& t, int64_t b, tessera_st
   if (p.has(TESSERA_FLAG_LEFTPAD)) {
     begin = t.leftpad[b];
     if (begin < 0 || begin > used) return refuse(status, "leftpad", b, begin, "0 to the used length,", used);
+  }
+  if (t.append != nullptr) {
+    if (const int code = check_new_rows(p, t, b, used, status)) return code;
+    used += appended_rows(t, b);
   }
   if (p.layout_kv == TESSERA_PAGED) return check_pages(p, t.page_table, b, begin, used, status);
   if (p.has(TESSERA_FLAG_BATCH_IDX) && (t.batch_idx[b] < 0 || t.batch_idx[b] >= p.batch_kv)) {
@@ -76,6 +105,11 @@ int check_metadata_cpu(const Problem& p, const tessera_tensors& t, tessera_statu
   }
   if (p.layout_kv == TESSERA_PACKED) {
     if (const int code = check_cu_seqlens("cu_seqlens_k", t.cu_seqlens_k, p.batch, p.total_k, p.seqlen_k, status))
+      return code;
+  }
+  if (t.append != nullptr && t.append->cu_seqlens_new != nullptr) {
+    if (const int code = check_cu_seqlens("cu_seqlens_new", t.append->cu_seqlens_new, p.batch, t.append->total_new,
+                                          t.append->seqlen_new, status))
       return code;
   }
   for (int64_t b = 0; b < p.batch; ++b) {

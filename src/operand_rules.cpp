@@ -13,11 +13,6 @@ namespace {
 
 constexpr int64_t kMaxBytes = INT64_MAX / 4;  // offsets of a few operands may be added without a check
 
-struct Dims {
-  int64_t extent[4];
-  int32_t rank;
-};
-
 bool is_16bit(int32_t dtype) { return dtype == TESSERA_F16 || dtype == TESSERA_BF16; }
 bool is_quantized(int32_t dtype) { return dtype == TESSERA_E4M3 || dtype == TESSERA_INT8; }
 
@@ -92,15 +87,10 @@ void contiguous_strides(const Dims& dims, int64_t* stride) {
   }
 }
 
-struct Context {
-  const tessera_problem& given;
-  Problem* problem;
-  tessera_status* status;
-};
+}  // namespace
 
-int resolve_operand(const Context& context, const char* name, const tessera_desc& desc, int32_t dtype, const Dims& dims,
+int resolve_operand(tessera_status* status, const char* name, const tessera_desc& desc, int32_t dtype, const Dims& dims,
                     bool written, Operand* operand) {
-  tessera_status* status = context.status;
   const int32_t bytes = dtype_bytes(dtype);
   if (const int code = check_align(status, name, desc.align, bytes, &operand->align)) return code;
   int64_t stride[4];
@@ -140,6 +130,19 @@ Dims key_dims(const Problem& p, int32_t dim) {
   if (p.layout_kv == TESSERA_PAGED) return {{p.num_pages, p.page_size, p.heads_kv, dim}, 4};
   return {{p.batch_kv, p.seqlen_k, p.heads_kv, dim}, 4};
 }
+
+int check_written(tessera_status* status, const char* name, const Operand& operand, const Dims& dims) {
+  const int64_t stride[4] = {operand.batch_stride, operand.row_stride, operand.head_stride, 1};
+  return check_disjoint(status, name, dims, stride, false);
+}
+
+namespace {
+
+struct Context {
+  const tessera_problem& given;
+  Problem* problem;
+  tessera_status* status;
+};
 
 int check_input_dtypes(const tessera_problem& g, int32_t q, int32_t k, int32_t v, tessera_status* status) {
   if (q < TESSERA_F64 || q > TESSERA_E4M3) return refuse_dtype(status, "q", q, "f64, f32, f16, bf16 or e4m3");
@@ -264,7 +267,7 @@ int resolve_gradients(const Context& context, int32_t float_dtype) {
   const Dims k_dims = key_dims(*p, g.head_dim_qk), v_dims = key_dims(*p, g.head_dim_v);
   const int32_t d_o = g.d_o.dtype != 0 ? g.d_o.dtype : p->o.dtype;
   if (const int code = check_output_dtype(context.status, "d_o", d_o, p->q.dtype)) return code;
-  if (const int code = resolve_operand(context, "d_o", g.d_o, d_o, o_dims, false, &p->d_o)) return code;
+  if (const int code = resolve_operand(context.status, "d_o", g.d_o, d_o, o_dims, false, &p->d_o)) return code;
   const struct {
     const char* name;
     const tessera_desc& desc;
@@ -275,7 +278,7 @@ int resolve_gradients(const Context& context, int32_t float_dtype) {
     const int32_t dtype = gradient.desc.dtype != 0 ? gradient.desc.dtype : float_dtype;
     if (const int code = check_output_dtype(context.status, gradient.name, dtype, p->q.dtype)) return code;
     if (const int code =
-            resolve_operand(context, gradient.name, gradient.desc, dtype, gradient.dims, true, gradient.operand))
+            resolve_operand(context.status, gradient.name, gradient.desc, dtype, gradient.dims, true, gradient.operand))
       return code;
   }
   return TESSERA_OK;
@@ -297,10 +300,10 @@ int resolve_operands(const tessera_problem& given, Problem* problem, tessera_sta
   const bool backward = given.pass == TESSERA_BACKWARD;
   const Dims q_dims = query_dims(*problem, given.head_dim_qk), o_dims = query_dims(*problem, given.head_dim_v);
   const Dims k_dims = key_dims(*problem, given.head_dim_qk), v_dims = key_dims(*problem, given.head_dim_v);
-  if (code == TESSERA_OK) code = resolve_operand(context, "q", given.q, q, q_dims, false, &problem->q);
-  if (code == TESSERA_OK) code = resolve_operand(context, "k", given.k, k, k_dims, false, &problem->k);
-  if (code == TESSERA_OK) code = resolve_operand(context, "v", given.v, v, v_dims, false, &problem->v);
-  if (code == TESSERA_OK) code = resolve_operand(context, "o", given.o, o, o_dims, !backward, &problem->o);
+  if (code == TESSERA_OK) code = resolve_operand(context.status, "q", given.q, q, q_dims, false, &problem->q);
+  if (code == TESSERA_OK) code = resolve_operand(context.status, "k", given.k, k, k_dims, false, &problem->k);
+  if (code == TESSERA_OK) code = resolve_operand(context.status, "v", given.v, v, v_dims, false, &problem->v);
+  if (code == TESSERA_OK) code = resolve_operand(context.status, "o", given.o, o, o_dims, !backward, &problem->o);
   if (code == TESSERA_OK) code = resolve_biases(context);
   if (code == TESSERA_OK) code = resolve_scales(context);
   if (code == TESSERA_OK && backward) code = resolve_gradients(context, float_dtype);

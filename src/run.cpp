@@ -3,28 +3,16 @@
 #include <cinttypes>
 
 #include "aliases.hpp"
+#include "append.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kernel_entry.hpp"
+#include "pointer_rules.hpp"
 #include "status.hpp"
 
 namespace tessera::core {
 namespace {
 
 constexpr uintptr_t kWorkspaceAlign = 256;
-
-int check_pointer(tessera_status* status, const char* name, const void* pointer, uintptr_t align) {
-  if (pointer == nullptr) return fail(status, TESSERA_INVALID_ARGUMENT, "%s is NULL; expected a pointer", name);
-  if (reinterpret_cast<uintptr_t>(pointer) % align == 0) return TESSERA_OK;
-  return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %p; expected an address that is a multiple of %d bytes", name,
-              pointer, static_cast<int>(align));
-}
-
-struct PointerRule {
-  const char* name;
-  const void* pointer;
-  int32_t align;
-  bool needed;
-};
 
 // Operands that have elements are needed; an empty one may be NULL.
 struct Extent {
@@ -38,15 +26,7 @@ Extent extents(const Problem& p) {
   return {q, k};
 }
 
-template <size_t count>
-int check_rules(const PointerRule (&rules)[count], tessera_status* status) {
-  for (const PointerRule& rule : rules) {
-    if (!rule.needed) continue;
-    if (const int code = check_pointer(status, rule.name, rule.pointer, static_cast<uintptr_t>(rule.align)))
-      return code;
-  }
-  return TESSERA_OK;
-}
+}  // namespace
 
 int check_metadata_pointers(const Problem& p, const tessera_tensors& t, tessera_status* status) {
   const bool some = p.batch > 0;
@@ -62,6 +42,8 @@ int check_metadata_pointers(const Problem& p, const tessera_tensors& t, tessera_
   };
   return check_rules(rules, status);
 }
+
+namespace {
 
 int check_pointers(const Problem& p, const tessera_tensors& t, tessera_status* status) {
   const auto [q, k] = extents(p);
@@ -93,7 +75,8 @@ int check_pointers(const Problem& p, const tessera_tensors& t, tessera_status* s
   return check_rules(backward_rules, status);
 }
 
-// Optional scales: aligned where given, refused where the operand takes none, never ignored.
+}  // namespace
+
 int check_scales(const Problem& p, const tessera_tensors& t, tessera_status* status) {
   const struct {
     const char* name;
@@ -110,10 +93,10 @@ int check_scales(const Problem& p, const tessera_tensors& t, tessera_status* sta
     }
     if (const int code = check_pointer(status, scale.name, scale.pointer, 4)) return code;
   }
-  if (t.append != nullptr)
-    return fail(status, TESSERA_UNSUPPORTED, "append is given; this build has no kernel that appends while it runs");
   return TESSERA_OK;
 }
+
+namespace {
 
 int check_workspace(const Plan& plan, const void* workspace, size_t bytes, tessera_status* status) {
   const int64_t needed = plan.launch.workspace_bytes;
@@ -165,18 +148,59 @@ int check_structs(const Plan& plan, const tessera_tensors* tensors, const tesser
 
 int check_metadata(const Plan& plan, const tessera_tensors* tensors, const tessera_exec* exec, tessera_status* status) {
   if (const int code = check_structs(plan, tensors, exec, status)) return code;
+  Append append;
+  if (tensors->append != nullptr) {
+    if (const int code = check_append(plan.problem, *tensors, &append, status)) return code;
+  }
   if (const int code = check_metadata_pointers(plan.problem, *tensors, status)) return code;
   const int code = plan.device->is_cpu ? check_metadata_cpu(plan.problem, *tensors, status)
                                        : check_metadata_cuda(plan, *tensors, exec, status);
   return code == TESSERA_OK ? succeed(status) : code;
 }
 
+namespace {
+
+// What a run asks of an append beside its own rules: it is to the cache that attention reads, and q is turned with k.
+int check_append_of_run(const Problem& p, const tessera_tensors& t, Append* append, tessera_status* status) {
+  if (const int code = check_append(p, t, append, status)) return code;
+  const tessera_append_args& args = *t.append;
+  if (args.k_cache != t.k || args.v_cache != t.v) {
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "k_cache is %p and v_cache is %p; expected k and v of the run, %p and %p", args.k_cache, args.v_cache,
+                t.k, t.v);
+  }
+  if (args.rotary_dim > 0 && args.q_rotated == nullptr && extents(p).q)
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "q_rotated is NULL; expected a pointer, attention reads the turned q");
+  return TESSERA_OK;
+}
+
+// The new rows first, then attention to the cache with them; every kernel takes the lengths with the new rows from
+// locate_sequence, and q, where it was turned, as if it had been given so.
+int run_with_append(const Plan& plan, const RunContext& context, const Append& append) {
+  run_append(plan.problem, *context.tensors, append, *context.executor);
+  if (!append.rotates_q) return plan.entry->run(plan, context);
+  Plan turned = plan;
+  turned.problem.q = append.q_out;
+  tessera_tensors tensors = *context.tensors;
+  tensors.q = append.args->q_rotated;
+  RunContext with_q = context;
+  with_q.tensors = &tensors;
+  return turned.entry->run(turned, with_q);
+}
+
+}  // namespace
+
 int run_plan(const Plan& plan, const tessera_tensors* tensors, void* workspace, size_t bytes, const tessera_exec* exec,
              tessera_status* status) {
   if (const int code = check_structs(plan, tensors, exec, status)) return code;
   if (const int code = check_pointers(plan.problem, *tensors, status)) return code;
   if (const int code = check_scales(plan.problem, *tensors, status)) return code;
-  if (const int code = check_aliases(plan.problem, *tensors, status)) return code;
+  Append append;
+  if (tensors->append != nullptr) {
+    if (const int code = check_append_of_run(plan.problem, *tensors, &append, status)) return code;
+  }
+  if (const int code = check_aliases(plan.problem, *tensors, append, status)) return code;
   if (const int code = check_workspace(plan, workspace, bytes, status)) return code;
   RunContext context{tensors, static_cast<std::byte*>(workspace), nullptr, nullptr, status};
   if (plan.device->is_cpu) {
@@ -185,7 +209,7 @@ int run_plan(const Plan& plan, const tessera_tensors* tensors, void* workspace, 
   } else {
     context.cuda_stream = exec != nullptr ? exec->cuda_stream : nullptr;
   }
-  const int code = plan.entry->run(plan, context);
+  const int code = tensors->append != nullptr ? run_with_append(plan, context, append) : plan.entry->run(plan, context);
   return code == TESSERA_OK ? succeed(status) : code;
 }
 

@@ -1,5 +1,8 @@
-// Resolves lengths, first rows and pages of one sequence from the layouts and the metadata arrays.
+// Resolves lengths, first rows and pages of one sequence from the layouts and the metadata arrays; a call that appends
+// sees the lengths with its new rows.
 #include "sequence.hpp"
+
+#include "append.hpp"
 
 namespace tessera::core {
 
@@ -32,7 +35,8 @@ Sequence locate_sequence(const Problem& problem, const tessera_tensors& tensors,
     s.kv_batch = problem.has(TESSERA_FLAG_BATCH_IDX) ? tensors.batch_idx[batch] : batch;
     s.kv_row = s.leftpad;
   }
-  const int64_t used = problem.has(TESSERA_FLAG_SEQUSED_K) ? tensors.seqused_k[batch] : rows;
+  const int64_t used =
+      problem.has(TESSERA_FLAG_SEQUSED_K) ? tensors.seqused_k[batch] + appended_rows(tensors, batch) : rows;
   s.seqlen_k = used - s.leftpad;
   s.rows_k = rows - s.leftpad;
   return s;

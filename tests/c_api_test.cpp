@@ -83,16 +83,8 @@ TEST(CApi, NullArgumentsAreNamed) {
 }
 
 TEST(CApi, LaterPartsSaySo) {
-  tessera_problem problem = parse("sq8 d64");
-  tessera_tensors tensors{};
-  tensors.size = sizeof tensors;
-  tessera_append_args append{};
   tessera_quantize_args quantize{};
   tessera_status status;
-  EXPECT_EQ(tessera_append(&problem, &tensors, &append, nullptr, &status), TESSERA_INVALID_ARGUMENT);
-  append.size = sizeof append;
-  EXPECT_EQ(tessera_append(&problem, &tensors, &append, nullptr, &status), TESSERA_UNSUPPORTED);
-  EXPECT_NE(std::strstr(status.message, "tessera_append"), nullptr);
   EXPECT_EQ(tessera_quantize(&quantize, nullptr, &status), TESSERA_INVALID_ARGUMENT);
   quantize.size = sizeof quantize;
   EXPECT_EQ(tessera_quantize(&quantize, nullptr, &status), TESSERA_UNSUPPORTED);

@@ -136,7 +136,9 @@ struct tessera_append_args;
  * seqused      int32 [batch], used length of each sequence; leftpad int32 [batch]; batch_idx int32 [batch]
  * page_table   int32 [batch, max_pages] with row stride page_table_stride
  * alibi_slopes float32 [heads_q] or [batch, heads_q]; sinks float32 [heads_q], natural-log logits, -inf: none
- * d_sinks      float32 [heads_q] */
+ * d_sinks      float32 [heads_q]
+ * append       CPU: first does what tessera_append does, with k_cache = k and v_cache = v, then attends to the keys
+ *              before and the new ones, under rotary embedding with q_rotated for q */
 typedef struct tessera_tensors {
   size_t size;
   const void *q, *k, *v;
@@ -184,7 +186,28 @@ typedef struct tessera_merge_args {
   void *d_o, *d_lse;
 } tessera_merge_args;
 
-/* New K and V rows written into a cache, with rotary embedding. */
+/* New K and V rows written into a cache behind what it holds, with rotary embedding, conversion and quantisation. The
+ * problem describes the cache as attention over it does: layout_kv dense (with or without batch_idx) or paged, seqlen_k
+ * the rows that a sequence may have, TESSERA_FLAG_SEQUSED_K. tensors.seqused_k holds the lengths before; new row t of
+ * sequence b goes to slot seqused_k[b] + t of its cache row or page list, leftpad slots counted.
+ *
+ * k_new, v_new   new rows [batch, seqlen_new, heads_kv, dim], with cu_seqlens_new [total_new, heads_kv, dim]; f32, f16
+ *                or bf16 (f64 for an f64 cache); dtype 0: as q. Rounded once, to nearest even, to the cache's type.
+ *                int8: x / k_scale (v_scale) rounded and kept within -127 to 127; NaN, and x under a scale of 0, become
+ *                0. The scales are inputs, laid out as for attention; NULL is 1
+ * cu_seqlens_new int32 [batch + 1], first 0, not falling, last at most total_new; at most seqlen_new rows a sequence.
+ *                NULL: every sequence gets seqlen_new rows
+ * rotary_cos, rotary_sin [rotary_seqlen, rotary_dim / 2] q's dtype, contiguous. The pairs (x, y) of the first
+ *                rotary_dim elements, which is even, become (x cos - y sin, x sin + y cos): elements 2 i and 2 i + 1
+ *                where rotary_interleaved is 1, i and i + rotary_dim / 2 where it is 0. rotary_dim 0: none. New row t
+ *                turns by table row seqused_k[b] + t; query i by the same with t = i where the problem has a band (left
+ *                or right is not -1), else by row seqused_k[b]
+ * q_rotated      tensors.q turned, by desc q_out of dtype 0 or q's; may be q itself under equal strides. NULL: q is not
+ *                read
+ * k_cache, v_cache  the cache, by the problem's descs k and v
+ *
+ * Where two sequences of a call share a slot, the later one's row stays. A cache without room, a page id or a position
+ * out of range is INVALID_ARGUMENT, and nothing is written. Results do not depend on the thread count. */
 typedef struct tessera_append_args {
   size_t size;
   int64_t seqlen_new, total_new, rotary_seqlen;
@@ -239,6 +262,8 @@ TESSERA_API int tessera_check_metadata(const tessera_plan* plan, const tessera_t
 TESSERA_API int tessera_merge(const tessera_merge_args* args, const tessera_exec* exec, tessera_status* status);
 TESSERA_API int tessera_merge_backward(const tessera_merge_args* args, const tessera_exec* exec,
                                        tessera_status* status);
+/* Writes new rows into a cache as tessera_append_args says; of tensors it reads seqused_k, page_table, leftpad,
+ * batch_idx, k_scale, v_scale and, for q_rotated, q, cu_seqlens_q and seqused_q. CPU only: UNSUPPORTED for a device. */
 TESSERA_API int tessera_append(const tessera_problem* problem, const tessera_tensors* tensors,
                                const tessera_append_args* args, const tessera_exec* exec, tessera_status* status);
 TESSERA_API int tessera_quantize(const tessera_quantize_args* args, const tessera_exec* exec, tessera_status* status);

@@ -316,6 +316,48 @@ inline Status merge_backward(const MergeArgs& args, const Exec& exec = {}) noexc
   return status;
 }
 
+// New rows for a cache, with rotary embedding; see tessera_append_args.
+struct AppendArgs {
+  int64_t seqlen_new = 0, total_new = 0, rotary_seqlen = 0;
+  int32_t rotary_dim = 0;
+  bool rotary_interleaved = false;
+  tessera_desc k_new{}, v_new{}, q_out{};
+  const void *k_new_data = nullptr, *v_new_data = nullptr, *rotary_cos = nullptr, *rotary_sin = nullptr;
+  const int32_t* cu_seqlens_new = nullptr;
+  void *k_cache = nullptr, *v_cache = nullptr, *q_rotated = nullptr;
+
+  // Also what Tensors::append points at, to append in the call that attends.
+  tessera_append_args raw() const noexcept {
+    return {sizeof(tessera_append_args),
+            seqlen_new,
+            total_new,
+            rotary_seqlen,
+            rotary_dim,
+            rotary_interleaved ? 1 : 0,
+            k_new,
+            v_new,
+            q_out,
+            k_new_data,
+            v_new_data,
+            rotary_cos,
+            rotary_sin,
+            cu_seqlens_new,
+            k_cache,
+            v_cache,
+            q_rotated};
+  }
+};
+// INVALID_ARGUMENT or UNSUPPORTED; then nothing was written.
+inline Status append(const tessera_problem& problem, const Tensors& tensors, const AppendArgs& args,
+                     const Exec& exec = {}) noexcept {
+  Status status;
+  const tessera_tensors raw_tensors = tensors.raw();
+  const tessera_append_args raw_args = args.raw();
+  const tessera_exec raw_exec = exec.raw();
+  tessera_append(&problem, &raw_tensors, &raw_args, &raw_exec, status.raw());
+  return status;
+}
+
 // What this machine has and which kernels it can run, in words or as JSON.
 inline std::string devices(bool json = false) noexcept {
   return detail::read_text([&](char* text, size_t capacity) { return tessera_devices(json ? 1 : 0, text, capacity); });

@@ -9,6 +9,7 @@ TESSERA_LIBRARY is the path of the shared library to load, TESSERA_KERNEL pins a
 caps the CPU's instruction set, TESSERA_LOG=plan prints each new plan.
 """
 
+from ._append import append
 from ._attention import attention, plan
 from ._c import library_path
 from ._problem import Plan, Problem, Support, devices, explain, supports, version
@@ -22,6 +23,7 @@ __all__ = [
     "Support",
     "UnexpectedKernel",
     "Which",
+    "append",
     "attention",
     "devices",
     "disable_sdpa",

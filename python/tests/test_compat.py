@@ -12,6 +12,7 @@ from torch_help import DEVICES, judge, need, operands, textbook, working  # noqa
 import tessera  # noqa: E402
 import tessera.compat.flash_attn as fa2  # noqa: E402
 import tessera.compat.flash_attn_interface as fa3  # noqa: E402
+from tessera.compat import _common as common  # noqa: E402
 
 # As published: the order and the defaults are what a drop-in has to keep.
 TAIL2 = (
@@ -274,6 +275,26 @@ class TestCache:
             values = torch.cat((old[1][i, :n], v[i]))[None]
             expected, _ = textbook(queries[None].double(), keys[None].double(), values.double(), causal=causal)
             assert torch.allclose(o[i : i + 1].double(), expected, atol=5e-3 if o.dtype is torch.float16 else 1e-5)
+
+    @pytest.mark.parametrize("rotary", [False, True])
+    def test_the_cpu_appends_by_the_library(self, monkeypatch, rotary):
+        """Not by torch operations; in pages behind left padding, of bfloat16 with a cache length of 0."""
+        for name in ("append", "rotate"):
+            monkeypatch.delattr(common, name)
+        generator = torch.Generator().manual_seed(9)
+        q, k, v = (torch.randn(self.B, 2, h, 32, generator=generator).bfloat16() for h in (4, 2, 2))
+        pages = [torch.randn(12, 10, 2, 32, generator=generator).bfloat16() for _ in "kv"]
+        table = torch.tensor([[9, 1, 3, 0], [2, 4, 6, 8], [10, 5, 7, 11]], dtype=torch.int32)
+        lengths, pad = (torch.tensor(x, dtype=torch.int32) for x in ([38, 0, 11], [4, 0, 11]))
+        tables = [torch.ones(40, 8), torch.zeros(40, 8)] if rotary else [None, None]  # turns by nothing
+        tables = [None if x is None else x.bfloat16() for x in tables]
+        extra = dict(cache_seqlens=lengths, cache_leftpad=pad, block_table=table, causal=True)
+        o, lse = fa2.flash_attn_with_kvcache(q, *pages, k, v, *tables, **extra, return_softmax_lse=True)
+        for i in range(self.B):
+            flat = [x[table[i]].flatten(0, 1)[None, int(pad[i]) : int(lengths[i]) + 2] for x in pages]
+            for x, new in zip(flat, (k, v)):
+                assert torch.equal(x[0, -2:], new[i])
+            judge(o[i : i + 1], q[i : i + 1], *flat, lse[i : i + 1], causal=True)
 
     def test_one_length_for_all_and_left_padding(self, device):
         q, _, _, _, old, _ = self.make(device)

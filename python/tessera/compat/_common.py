@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .. import _torch
+from .._append import append as append_rows
 from .._call import options
 
 Tensor = torch.Tensor
@@ -77,6 +78,46 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: 
     return torch.cat((turned.to(x.dtype), rest), -1)
 
 
+def _rotate_both(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, before: Tensor, band: bool
+) -> tuple[Tensor, Tensor]:
+    """q and k turned by torch operations, by the positions behind `before` [batch]."""
+    start = before.long()[:, None]
+    steps = torch.arange(max(q.shape[1], k.shape[1]), device=q.device)
+    k = rotate(k, cos, sin, start + steps[: k.shape[1]], interleaved)
+    return rotate(q, cos, sin, start + (steps[: q.shape[1]] if band else 0 * steps[: q.shape[1]]), interleaved), k
+
+
+def _append_direct(
+    q: Tensor,
+    caches: tuple[Tensor, Tensor],
+    new: tuple[Tensor, Tensor],
+    rotary: tuple[Tensor | None, Tensor | None, bool],
+    lengths: Tensor,
+    batch_idx: Tensor | None,
+    table: Tensor | None,
+    band: bool,
+) -> tuple[Tensor, Tensor]:
+    """tessera.append: (q, turned where there is a rotary embedding; the lengths after)."""
+    cos, sin, interleaved = rotary
+    try:
+        turned = append_rows(
+            *caches,
+            *map(rows, new),
+            lengths,
+            page_table=table,
+            batch_idx=batch_idx,
+            q=None if cos is None else rows(q),
+            rotary_cos=None if cos is None else cos.contiguous(),
+            rotary_sin=None if sin is None else sin.contiguous(),
+            rotary_interleaved=interleaved,
+            banded=band,
+        )
+    except ValueError as error:
+        raise ValueError(str(error).replace("seqused_k", "cache_seqlens")) from None
+    return q if turned is None else turned, lengths + new[0].shape[1]
+
+
 def append(
     caches: tuple[Tensor, Tensor],
     new: tuple[Tensor, Tensor],
@@ -85,7 +126,7 @@ def append(
     table: Tensor | None,
 ) -> Tensor:
     """Writes new k and v [batch, seqlen_new, heads_kv, dim] behind the first `lengths` rows of each sequence of the
-    caches, dense or paged, and returns the lengths after, int32 [batch].
+    caches, dense or paged, by torch operations, and returns the lengths after, int32 [batch].
 
     A cache that is too small is a ValueError on the CPU; on CUDA, where lengths are read on the device, and in compiled
     code, what does not fit is dropped and nothing beyond the cache is touched.
@@ -141,14 +182,17 @@ def with_kvcache(
         raise ValueError("rotary_cos: given without new k and v, which it rotates")
     if k is not None and lengths is None:
         raise ValueError("cache_seqlens: missing, expected the lengths behind which the new k and v go")
+    band = causal or tuple(window) != (-1, -1)
     with torch.no_grad():
-        if cos is not None:
-            start = (lengths if before is None else before).long()[:, None]
-            steps = torch.arange(max(q.shape[1], k.shape[1]), device=q.device)
-            band = causal or tuple(window) != (-1, -1)
-            k = rotate(k, cos, sin, start + steps[: k.shape[1]], interleaved)
-            q = rotate(q, cos, sin, start + (steps[: q.shape[1]] if band else 0 * steps[: q.shape[1]]), interleaved)
-        if k is not None:
+        # The library appends on the CPU; elsewhere, and where torch's dispatcher is needed, torch's operations do.
+        direct = q.is_cpu and not torch.compiler.is_compiling() and _torch.is_direct(q)
+        if cos is not None and (before is not None or not direct):
+            q, k = _rotate_both(q, k, cos, sin, interleaved, lengths if before is None else before, band)
+            cos = sin = None
+        if k is not None and direct:
+            tables = (cos, sin, interleaved)
+            q, lengths = _append_direct(q, caches, (k, v), tables, lengths, batch_idx, table, band)
+        elif k is not None:
             lengths = append(caches, (k, v), lengths, batch_idx, table)
         extras = dict(batch_idx=batch_idx, leftpad=leftpad, page_table=table, cu_seqlens_q=cu_seqlens_q)
         o, lse = run(q, *caches, causal=causal, window=window, seqused_k=lengths, **extras, **call)

@@ -274,7 +274,8 @@ def flash_attn_with_kvcache(
     """Attention of q [batch, seqlen_q, heads, dim] over a cache [batch_cache, seqlen_cache, heads_k, dim], or with
     block_table over pages [blocks, page_size, heads_k, dim]; new k and v [batch, seqlen_new, heads_k, dim] are first
     written into it behind cache_seqlens, rotated where rotary_cos and rotary_sin [seqlen_ro, rotary_dim / 2] are given.
-    Appending and rotating are torch operations before the kernel. Has no gradient, as there.
+    On the CPU by tessera.append, and a cache without room is a ValueError; on CUDA and in compiled code by torch
+    operations, which drop what does not fit. Has no gradient, as there.
 
     Returns out, or with return_softmax_lse (out, softmax_lse)."""
     o, lse, lengths = common.with_kvcache(

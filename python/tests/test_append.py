@@ -1,0 +1,144 @@
+"""tessera.append: rows into caches of every layout and dtype, rotary embedding, quantisation, and wrong arguments."""
+
+import numpy as np
+import pytest
+from judge import check
+
+import tessera
+
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: NumPy has no bfloat16 without it")
+BATCH, ROOM, HEADS, DIM = 3, 40, 2, 24
+LENGTHS = np.array([5, 0, 33], np.int32)
+
+
+def _cache(dtype=np.float32):
+    return [np.full((BATCH, ROOM, HEADS, DIM), 99, dtype) for _ in "kv"]
+
+
+def _rows(rng, count=4, dtype=np.float32):
+    return [rng.standard_normal((BATCH, count, HEADS, DIM)).astype(dtype) for _ in "kv"]
+
+
+def _tables(positions=40, half=8, dtype=np.float32):
+    angle = np.outer(np.arange(positions), 0.3 ** np.arange(half))
+    return np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)
+
+
+def _turn(x, cos, sin, position, interleaved):
+    """One token [heads, dim] in float64."""
+    x, half = x.astype(np.float64), cos.shape[1]
+    c, s = cos[position].astype(np.float64), sin[position].astype(np.float64)
+    first, second = (
+        (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(0, half), slice(half, 2 * half))
+    )
+    turned = x.copy()
+    turned[:, first] = x[:, first] * c - x[:, second] * s
+    turned[:, second] = x[:, first] * s + x[:, second] * c
+    return turned
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16], ids=lambda d: d.__name__)
+def test_dense(rng, dtype):
+    caches, new = _cache(dtype), _rows(rng, dtype=dtype)
+    assert tessera.append(*caches, *new, LENGTHS) is None
+    for cache, x in zip(caches, new):
+        for b, n in enumerate(LENGTHS):
+            assert np.array_equal(cache[b, n : n + 4], x[b])
+            assert np.all(cache[b, :n] == 99) and np.all(cache[b, n + 4 :] == 99)
+
+
+def test_converted_into_picked_rows_and_pages(rng):
+    new = _rows(rng)
+    caches, rows = _cache(np.float16), np.array([2, 0, 1], np.int32)
+    tessera.append(*caches, *new, LENGTHS, batch_idx=rows)
+    pages = [np.full((9, 16, HEADS, DIM), 99, np.float16) for _ in "kv"]
+    table = rng.permutation(9).reshape(3, 3).astype(np.int32)
+    tessera.append(*pages, *new, LENGTHS, page_table=table)
+    for cache, page, x in zip(caches, pages, new):
+        for b, n in enumerate(LENGTHS):
+            assert np.array_equal(cache[rows[b], n : n + 4], x[b].astype(np.float16))
+            assert np.array_equal(page[table[b]].reshape(48, HEADS, DIM)[n : n + 4], x[b].astype(np.float16))
+
+
+def test_ragged(rng):
+    caches, new = _cache(), [x.reshape(12, HEADS, DIM) for x in _rows(rng)]
+    tessera.append(*caches, *new, LENGTHS, cu_seqlens_new=np.array([0, 1, 9, 12], np.int32), max_seqlen_new=8)
+    for cache, x in zip(caches, new):
+        assert np.array_equal(cache[0, 5:6], x[:1])
+        assert np.array_equal(cache[1, :8], x[1:9])
+        assert np.array_equal(cache[2, 33:36], x[9:])
+    with pytest.raises(ValueError, match="max_seqlen_new: missing"):
+        tessera.append(*caches, *new, LENGTHS, cu_seqlens_new=np.array([0, 1, 9, 12], np.int32))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("banded", [False, True])
+def test_rotary(rng, interleaved, banded):
+    caches, (k, v), (cos, sin) = _cache(), _rows(rng), _tables()
+    q = rng.standard_normal((BATCH, 2, 6, DIM)).astype(np.float32)
+    turned = tessera.append(
+        *caches, k, v, LENGTHS, q=q, rotary_cos=cos, rotary_sin=sin, rotary_interleaved=interleaved, banded=banded
+    )
+    for b, n in enumerate(LENGTHS):
+        for t in range(4):
+            assert np.allclose(caches[0][b, n + t], _turn(k[b, t], cos, sin, n + t, interleaved), atol=1e-6)
+        for i in range(2):
+            right = _turn(q[b, i], cos, sin, n + (i if banded else 0), interleaved)
+            assert np.allclose(turned[b, i], right, atol=1e-6)
+    again = _cache()  # and without a query
+    tessera.append(*again, k, v, LENGTHS, rotary_cos=cos, rotary_sin=sin, rotary_interleaved=interleaved)
+    assert all(np.array_equal(x, y) for x, y in zip(caches, again))
+
+
+def test_an_int8_cache_and_attention_over_it(rng):
+    caches, lengths = _cache(np.int8), np.zeros(BATCH, np.int32)
+    k_scale, v_scale = (rng.uniform(0.02, 0.04, (BATCH, 1, HEADS)).astype(np.float32) for _ in "kv")
+    k, v = _rows(rng, ROOM)
+    q = rng.standard_normal((BATCH, 1, 6, DIM)).astype(np.float32)
+    cos, sin = _tables()
+    turned = tessera.append(
+        *caches, k, v, lengths, q=q, rotary_cos=cos, rotary_sin=sin, k_scale=k_scale, v_scale=v_scale
+    )
+    exact = np.stack([[_turn(k[b, t], cos, sin, t, False) for t in range(ROOM)] for b in range(BATCH)])
+    stored_k, stored_v = caches[0] * k_scale[..., None].astype(np.float64), caches[1] * v_scale[..., None]
+    for stored, right, scale in ((stored_k, exact, k_scale), (stored_v, v, v_scale)):
+        clipped = np.clip(right, -127 * scale[..., None], 127 * scale[..., None])
+        assert np.all(np.abs(stored - clipped) <= 0.501 * scale[..., None])
+    o = tessera.attention(turned, *caches, k_scale=k_scale, v_scale=v_scale)
+    check(o, turned, stored_k, caches[1] * v_scale[..., None].astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(seqused_k=np.array([5, 0, 37], np.int32)), ["seqused_k[2] is 37", "4 new rows", "40"]),
+        (dict(seqused_k=LENGTHS.astype(np.int64)), ["seqused_k", "int64"]),
+        (dict(k=np.zeros((BATCH, 4, HEADS, 8), np.float32)), ["k: shape [3, 4, 2, 8]", "[3, 4, 2, 24]"]),
+        (dict(v=np.zeros((BATCH, 3, HEADS, DIM), np.float32)), ["v: shape [3, 3, 2, 24]"]),
+        (dict(k=np.zeros((BATCH, 4, HEADS, DIM), np.float64)), ["k_new.dtype is 1 (f64)"]),
+        (dict(batch_idx=np.array([0, 1, 3], np.int32)), ["batch_idx[2] is 3"]),
+        (dict(page_table=np.zeros((3, 1), np.int32), batch_idx=LENGTHS), ["batch_idx"]),
+        (dict(rotary_cos=_tables()[0]), ["rotary_cos and rotary_sin"]),
+        (dict(zip(("rotary_cos", "rotary_sin"), _tables(20))), ["rotary_seqlen is 20", "37"]),
+        (dict(zip(("rotary_cos", "rotary_sin"), _tables(half=13))), ["rotary_dim is 26"]),
+        (dict(zip(("rotary_cos", "rotary_sin"), _tables(dtype=np.float64))), ["rotary_cos: dtype float64", "float32"]),
+        (dict(q=np.zeros((BATCH, 1, 6, DIM), np.float32)), ["q: given without rotary_cos"]),
+        (dict(cu_seqlens_new=LENGTHS, max_seqlen_new=4), ["cu_seqlens_new: shape [3]", "[4]"]),
+    ],
+    ids=lambda x: None if isinstance(x, dict) else x[0][:30],
+)
+def test_what_is_wrong_is_named_and_nothing_written(rng, change, words):
+    caches, (k, v) = _cache(), _rows(rng)
+    arguments = dict(k_cache=caches[0], v_cache=caches[1], k=k, v=v, seqused_k=LENGTHS) | change
+    with pytest.raises(ValueError) as caught:
+        tessera.append(**arguments)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert all(np.all(cache == 99) for cache in caches)
+
+
+def test_read_only_caches(rng):
+    caches, new = _cache(), _rows(rng)
+    tessera.append(*caches, *new, LENGTHS)
+    caches[1].flags.writeable = False
+    with pytest.raises(ValueError, match="v_cache: read-only"):
+        tessera.append(*caches, *new, LENGTHS)

@@ -1,0 +1,181 @@
+// Appending and attending in one call: equal to two calls bit for bit on every row, right against float64 while a cache
+// grows, and untouched by what lies beside the used slots.
+#include <array>
+
+#include "append_case.hpp"
+#include "baselines/kernels.hpp"
+
+namespace tessera::test {
+namespace {
+
+std::vector<int32_t> backwards(int64_t count) {
+  std::vector<int32_t> table;
+  for (int64_t n = 0; n < count; ++n) table.push_back(static_cast<int32_t>(count - 1 - n));
+  return table;
+}
+
+AppendCase serving_case(const std::string& layout, int32_t dtype) {
+  const Shape shape{
+      .batch = 3, .seqlen_q = 3, .seqlen_k = 96, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 32, .head_dim_v = 24};
+  AppendCase a;
+  a.c = layout == "paged" ? Case::paged(dtype, shape, 16, 18, backwards(18)) : Case::dense(dtype, shape);
+  if (layout == "batch_idx") a.c.batch_idx = {2, 0, 1};
+  if (layout == "leftpad") a.c.leftpad = {7, 0, 60};
+  a.c.randomize(61);
+  a.c.set_causal();
+  a.c.seqused_k = {40, 0, 90};
+  a.make_packed_rows(dtype, {0, 3, 5, 11}, 62);
+  return a;
+}
+
+// The case as two calls leave it: q turned, lengths with the new rows, no append.
+Case after_append(AppendCase a) {
+  tessera_status status{};
+  EXPECT_EQ(a.append(&status), TESSERA_OK) << status.message;
+  Case c = a.c;
+  if (!a.q_rotated.absent()) c.q = a.q_rotated;
+  std::vector<int32_t> lengths;
+  for (int64_t b = 0; b < c.problem.batch; ++b)
+    lengths.push_back(a.c.seqused_k[static_cast<size_t>(b)] + static_cast<int32_t>(a.rows_of(b)));
+  c.seqused_k = lengths;
+  c.o = a.c.o.clone(), c.lse = a.c.lse.clone();
+  return c;
+}
+
+TEST(CpuAppendAttention, OneCallEqualsTwoOnEveryRow) {
+  for (const char* layout : {"dense", "batch_idx", "leftpad", "paged"})
+    for (const int32_t dtype : kAllTypes)
+      for (const bool rotary : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << layout << ' ' << name_of(dtype) << " rotary " << rotary);
+        AppendCase one = serving_case(layout, dtype);
+        if (rotary) one.make_rotary(16, 99, 0, true);
+        AppendCase two = one;
+        two.c.k = one.c.k.clone(), two.c.v = one.c.v.clone();
+        if (rotary) two.q_rotated = one.q_rotated.clone();
+        Case apart = after_append(two);
+        int ran = 0;
+        on_every_row(
+            apart,
+            [&] {
+              std::snprintf(one.c.problem.kernel, sizeof one.c.problem.kernel, "%s", apart.kernel.c_str());
+              tessera_status status{};
+              ASSERT_EQ(one.attend(&status), TESSERA_OK) << status.message;
+              EXPECT_TRUE(one.c.o.same_bits(apart.o));
+              EXPECT_TRUE(one.c.lse.same_bits(apart.lse));
+              EXPECT_TRUE(one.c.k.same_bits(apart.k) && one.c.v.same_bits(apart.v));
+              ++ran;
+            },
+            Rows::library);
+        EXPECT_GT(ran, 0);
+      }
+}
+
+// The baselines too see the keys with the new ones: the judge on a case with an append equals the judge after it.
+TEST(CpuAppendAttention, TheJudgeSeesTheNewRows) {
+  AppendCase a = serving_case("paged", TESSERA_F32);
+  Case apart = after_append(a);
+  const Judge right = judge(apart);
+  const tessera_append_args rows = a.args();
+  tessera_tensors tensors = a.bind();
+  tensors.append = &rows;
+  for (const core::KernelEntry& entry : baselines::kernels()) {
+    if (!std::string_view(entry.name).starts_with("cpu.")) continue;
+    SCOPED_TRACE(entry.name);
+    std::snprintf(a.c.problem.kernel, sizeof a.c.problem.kernel, "%s", entry.name);
+    core::Plan plan{};
+    tessera_status status{};
+    if (core::make_plan(a.c.problem, baselines::kernels(), &plan, &status) != TESSERA_OK) continue;
+    const Storage workspace(static_cast<size_t>(plan.launch.workspace_bytes));
+    a.c.o.poison(), a.c.lse.poison();
+    ASSERT_EQ(core::run_plan(plan, &tensors, workspace.data(), workspace.bytes(), nullptr, &status), TESSERA_OK)
+        << status.message;
+    apart.o = a.c.o, apart.lse = a.c.lse;
+    expect_close(apart, right);
+  }
+}
+
+TEST(CpuAppendAttention, Int8CacheAgainstFloat64) {
+  for (const int32_t dtype : {TESSERA_F32, TESSERA_BF16}) {
+    AppendCase a = serving_case("paged", dtype);
+    a.c.k = Tensor(TESSERA_INT8, a.c.k.dims()), a.c.v = Tensor(TESSERA_INT8, a.c.v.dims());
+    a.c.seqused_k = {0, 0, 0};  // everything that attention reads was quantised here
+    a.make_rotary(32, 99, 1, true);
+    for (const Tensor* x : {&a.k_new, &a.v_new})
+      x->fill([&](int64_t, int64_t i, int64_t h, int64_t e) {
+        return static_cast<double>((i * 5 + h * 3 + e * 7) % 41 - 20);
+      });  // scale 1: whole numbers as stored, and turned ones rounded
+    tessera_status status{};
+    ASSERT_EQ(a.attend(&status), TESSERA_OK) << status.message;
+    Case apart = after_append(a);
+    apart.o = a.c.o, apart.lse = a.c.lse;
+    expect_close(apart, judge(apart));
+  }
+}
+
+// pytorch/pytorch#194167 and growing caches at large: every length of 1 to 600 keys, appended a token at a time in the
+// call that attends, over split counts and page sizes in turn.
+void grow(AppendCase& a, const std::array<int32_t, 6>& splits) {
+  for (int32_t length = 1; length <= 600; ++length) {
+    SCOPED_TRACE(length);
+    a.c.problem.num_splits = splits[static_cast<size_t>(length) % splits.size()];
+    a.make_rows(a.c.q.dtype(), 1, 1000 + static_cast<uint64_t>(length));
+    a.c.q.fill_random(static_cast<uint64_t>(length));
+    a.c.seqused_k = {length - 1, (length - 1) / 2};
+    tessera_status status{};
+    ASSERT_EQ(a.attend(&status), TESSERA_OK) << status.message;
+    Case grown = a.c;
+    grown.seqused_k = {length, (length - 1) / 2 + 1};
+    expect_close(grown, judge(grown));
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(CpuAppendGrowth, TokenByTokenInPages) {
+  for (const int32_t page_size : {1, 16, 64}) {
+    SCOPED_TRACE(page_size);
+    const int64_t pages = (600 + page_size - 1) / page_size;
+    AppendCase a;
+    const Shape shape{.batch = 2, .seqlen_q = 1, .seqlen_k = 600, .heads_q = 2, .heads_kv = 1, .head_dim_qk = 16};
+    a.c = Case::paged(page_size == 16 ? TESSERA_F32 : TESSERA_BF16, shape, page_size, 2 * pages, backwards(2 * pages));
+    grow(a, {0, 1, 2, 3, 7, 32});
+  }
+}
+
+TEST(CpuAppendGrowth, TokenByTokenInADenseCache) {
+  AppendCase a;
+  a.c = Case::dense(TESSERA_F16, {.batch = 2, .seqlen_k = 600, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 16});
+  grow(a, {32, 7, 3, 2, 1, 0});
+}
+
+// What lies in unused slots and pages changes no bit, also where the new rows end within a page.
+TEST(CpuAppendAttention, PoisonBesideTheNewRowsReachesNothing) {
+  for (const char* layout : {"dense", "leftpad", "paged"})
+    for (const int32_t dtype : {TESSERA_F32, TESSERA_BF16}) {
+      SCOPED_TRACE(::testing::Message() << layout << ' ' << name_of(dtype));
+      std::vector<std::byte> clean;
+      for (const double poison : {0.0, kNaN, kInfinity, -kInfinity}) {
+        AppendCase a = serving_case(layout, dtype);
+        const Tensor k = a.c.k.clone(), v = a.c.v.clone();
+        a.c.k.fill(poison), a.c.v.fill(poison);
+        for (int64_t b = 0; b < 3; ++b) {
+          const int64_t first = a.c.leftpad.size() != 0 ? a.c.leftpad[static_cast<size_t>(b)] : 0;
+          for (int64_t i = first; i < a.c.seqused_k[static_cast<size_t>(b)]; ++i) {
+            const auto [outer, row] = a.slot(b, i);
+            for (int64_t h = 0; h < 2; ++h) {
+              for (int64_t e = 0; e < 32; ++e) a.c.k.set(outer, row, h, e, k.get(outer, row, h, e));
+              for (int64_t e = 0; e < 24; ++e) a.c.v.set(outer, row, h, e, v.get(outer, row, h, e));
+            }
+          }
+        }
+        tessera_status status{};
+        ASSERT_EQ(a.attend(&status), TESSERA_OK) << status.message;
+        std::vector<std::byte> bytes = bytes_of(a.c.o), lse = bytes_of(a.c.lse);
+        bytes.insert(bytes.end(), lse.begin(), lse.end());
+        if (clean.empty()) clean = bytes;
+        EXPECT_EQ(bytes, clean) << poison;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace tessera::test
