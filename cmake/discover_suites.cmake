@@ -1,7 +1,8 @@
 # Run by ctest itself: asks ${test_binary} for its suites and adds one test a suite, with its label and time limit.
-# ${emulator} goes before the binary where that is for another machine.
+# ${emulator} goes before the binary where that is for another machine. Where ${only} is set, the suites whose name
+# matches it alone, named ${prefix}SUITE and labelled ${only_label}.
 if(NOT EXISTS ${test_binary})
-  add_test(tessera_tests_not_built ${test_binary})
+  add_test(${prefix}tessera_tests_not_built ${test_binary})
   return()
 endif()
 execute_process(COMMAND ${emulator} ${test_binary} --gtest_list_tests
@@ -16,6 +17,9 @@ foreach(line IN LISTS lines)
     continue()
   endif()
   set(suite ${CMAKE_MATCH_1})
+  if(only AND NOT suite MATCHES "${only}")
+    continue()
+  endif()
   set(label quick)
   set(timeout 300)
   if(suite MATCHES "(^|/)DISABLED_")
@@ -33,8 +37,12 @@ foreach(line IN LISTS lines)
     set(label full)
     set(timeout 1200)
   endif()
-  add_test(${suite} ${emulator} ${test_binary} --gtest_filter=${suite}.*)
+  if(only)
+    set(label ${only_label})
+    set(timeout 600)
+  endif()
+  add_test(${prefix}${suite} ${emulator} ${test_binary} --gtest_filter=${suite}.*)
   # Skipped only where nothing passed and nothing failed: then the list of skipped tests ends the output.
-  set_tests_properties(${suite} PROPERTIES LABELS "${label}" TIMEOUT ${timeout}
+  set_tests_properties(${prefix}${suite} PROPERTIES LABELS "${label}" TIMEOUT ${timeout}
     SKIP_REGULAR_EXPRESSION "  PASSED  . 0 tests\\.\n(.  SKIPPED . [^\n]*\n)+$")
 endforeach()

@@ -35,7 +35,7 @@ if [ -z "${TALLY:-}" ]; then
 fi
 
 need_packages "${build_packages[@]}" libgtest-dev=/usr/include/gtest/gtest.h pkg-config=pkg-config binutils=objcopy \
-  python3=python3
+  python3=python3 libboost-context-dev=/usr/include/boost/context/detail/fcontext.hpp
 prepare_build
 preset=release
 if command -v nvcc >/dev/null 2>&1; then

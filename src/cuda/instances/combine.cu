@@ -11,10 +11,9 @@ uint64_t combine_blocks(const ForwardParams& params) {
 
 namespace {
 
-const void* combine_function(bool bf16) {
-  return bf16 ? reinterpret_cast<const void*>(combine_kernel<Bf16>)
-              : reinterpret_cast<const void*>(combine_kernel<F16>);
-}
+using CombineKernel = void (*)(ForwardParams, ForwardParams);
+
+CombineKernel combine_function(bool bf16) { return bf16 ? combine_kernel<Bf16> : combine_kernel<F16>; }
 
 }  // namespace
 

@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/barrier.hpp"
+#else
+
 namespace tessera::cuda::ptx {
 
 // Waits until `threads` have arrived at barrier `id` (1 to 15), by sync or arrive. PTX ISA: barrier.sync.
@@ -16,3 +20,5 @@ __device__ __forceinline__ void barrier_arrive(uint32_t id, uint32_t threads) {
 }
 
 }  // namespace tessera::cuda::ptx
+
+#endif

@@ -5,6 +5,10 @@
 
 #include <cstdint>
 
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/copy_async.hpp"
+#else
+
 namespace tessera::cuda::ptx {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -28,3 +32,5 @@ __device__ __forceinline__ void copy_async_wait() {
 }
 
 }  // namespace tessera::cuda::ptx
+
+#endif

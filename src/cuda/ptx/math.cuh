@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/math.hpp"
+#else
+
 namespace tessera::cuda::ptx {
 
 // 2^x within 2 ulp; -inf gives +0, NaN stays, results below 2^-126 flush to 0. PTX ISA: ex2.approx.ftz.f32.
@@ -49,3 +53,5 @@ __device__ __forceinline__ float unpack_f16(uint16_t bits) {
 }
 
 }  // namespace tessera::cuda::ptx
+
+#endif

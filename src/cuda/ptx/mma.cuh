@@ -8,6 +8,10 @@
 
 #include <cstdint>
 
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/mma.hpp"
+#else
+
 namespace tessera::cuda::ptx {
 
 // d += a * b, f16 inputs, f32 accumulators. PTX ISA: mma.sync.aligned.m16n8k16.
@@ -46,3 +50,5 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t sha
 }
 
 }  // namespace tessera::cuda::ptx
+
+#endif

@@ -1,0 +1,4 @@
+// The runtime as device sources see it.
+#pragma once
+
+#include "../language.hpp"

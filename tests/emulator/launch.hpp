@@ -1,0 +1,28 @@
+// A launch as the emulator runs it, and the settings of the environment that it runs under.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace tessera::emulator {
+
+struct Launch {
+  dim3 grid, block;
+  size_t shared_bytes = 0;
+  std::function<void()> kernel;  // what one thread does
+};
+
+// Runs all blocks to their end. Blocks follow one another on TESSERA_EMULATED_SMS host threads (default 1), in an order
+// that the seed chooses. The n-th launch of a process takes seed TESSERA_EMULATED_SEED + n (default 1 + n).
+void run(const Launch& launch);
+
+// TESSERA_EMULATED_SMS.
+uint64_t multiprocessors();
+
+// The seed of the next launch of this process, for tests that go over orders.
+void set_seed(uint64_t seed);
+
+}  // namespace tessera::emulator

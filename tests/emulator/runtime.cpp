@@ -1,0 +1,249 @@
+// The CUDA runtime on the CPU: one device, memory that ends where it was asked to end, streams on which everything has
+// run when the call returns.
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "device.hpp"
+#include "device_memory.hpp"
+#include "runtime.hpp"
+
+namespace emulator = tessera::emulator;
+
+struct CUstream_st {};
+struct CUevent_st {
+  std::chrono::steady_clock::time_point time;
+};
+
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+std::mutex kernels_mutex;
+std::map<const void*, size_t> dynamic_limits;  // kernels that asked for more than kSharedPerBlock
+
+cudaError_t result(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+bool on_device(const void* pointer, size_t bytes) { return bytes == 0 || emulator::owns(pointer, bytes); }
+
+}  // namespace
+
+namespace tessera::emulator {
+
+cudaError_t check_launch(const void* kernel, const Launch& launch) {
+  const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
+  const uint64_t blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+  const bool fits = threads > 0 && threads <= 1024 && launch.block.z <= 64 && blocks > 0 &&
+                    launch.grid.x <= 0x7fffffffu && launch.grid.y <= 65535 && launch.grid.z <= 65535;
+  if (!fits) return result(cudaErrorInvalidConfiguration);
+  const std::lock_guard lock(kernels_mutex);
+  const auto found = dynamic_limits.find(kernel);
+  const size_t limit = found != dynamic_limits.end() ? found->second : kSharedPerBlock;
+  return launch.shared_bytes <= limit ? cudaSuccess : result(cudaErrorInvalidValue);
+}
+
+}  // namespace tessera::emulator
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (device != 0) return result(cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = 1024;
+      break;
+    case cudaDevAttrClockRate:
+      *value = 1'000'000;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = emulator::kMultiprocessors;
+      break;
+    case cudaDevAttrMemoryClockRate:
+      *value = 1'000'000;
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = 256;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = emulator::kL2Bytes;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 8;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = emulator::kSharedPerBlockOptin;
+      break;
+    default:
+      return result(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device != 0) return result(cudaErrorInvalidDevice);
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "emulated sm_80");
+  properties->major = 8;
+  properties->multiProcessorCount = emulator::kMultiprocessors;
+  properties->l2CacheSize = emulator::kL2Bytes;
+  properties->totalGlobalMem = emulator::kMemoryBytes;
+  properties->sharedMemPerBlock = emulator::kSharedPerBlock;
+  properties->sharedMemPerMultiprocessor = emulator::kSharedPerSm;
+  properties->sharedMemPerBlockOptin = emulator::kSharedPerBlockOptin;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidMemcpyDirection:
+      return "cudaErrorInvalidMemcpyDirection";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
+  }
+  return "an unknown error";
+}
+const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  *pointer = bytes == 0 ? nullptr : emulator::allocate(bytes);
+  return result(bytes == 0 || *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) { return cudaMalloc(pointer, bytes); }
+cudaError_t cudaFree(void* pointer) {
+  return result(pointer == nullptr || emulator::release(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = emulator::free_bytes();
+  *total = emulator::kMemoryBytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return result(cudaErrorInvalidMemcpyDirection);
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if ((to_device && !on_device(to, bytes)) || (from_device && !on_device(from, bytes)))
+    return result(cudaErrorInvalidValue);
+  if (bytes > 0) std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  if (!on_device(to, bytes)) return result(cudaErrorInvalidValue);
+  if (bytes > 0) std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) { return cudaMemset(to, value, bytes); }
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  const bool device = emulator::owns(pointer, 1);
+  void* const address = const_cast<void*>(pointer);
+  *attributes = device ? cudaPointerAttributes{cudaMemoryTypeDevice, 0, address, nullptr}
+                       : cudaPointerAttributes{cudaMemoryTypeUnregistered, -1, nullptr, address};
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st{};
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->time = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return result(cudaErrorNotSupported); }
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { return result(cudaErrorNotSupported); }
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
+  return result(cudaErrorNotSupported);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return result(cudaErrorNotSupported); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return result(cudaErrorNotSupported); }
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return result(cudaErrorNotSupported); }
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  if (value < 0 || static_cast<size_t>(value) > emulator::kSharedPerBlockOptin) return result(cudaErrorInvalidValue);
+  const std::lock_guard lock(kernels_mutex);
+  dynamic_limits[kernel] = static_cast<size_t>(value);
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, size_t shared_bytes) {
+  const size_t by_shared = emulator::kSharedPerSm / (shared_bytes + 1024);
+  const size_t by_threads = threads > 0 ? 2048 / static_cast<size_t>(threads) : 0;
+  *blocks = static_cast<int>(by_shared < by_threads ? by_shared : by_threads);
+  return cudaSuccess;
+}
