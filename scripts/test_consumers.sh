@@ -26,6 +26,12 @@ for language in c cpp; do
   done
 done
 
+say "find_package: the serving example"
+cmake -S "$source_dir/examples/serving" -B "$scratch/serving" -DCMAKE_PREFIX_PATH="$prefix" >"$scratch/configure.log" ||
+  { cat "$scratch/configure.log"; exit 1; }
+cmake --build "$scratch/serving" >"$scratch/build.log" || { cat "$scratch/build.log"; exit 1; }
+"$scratch/serving/tessera_serve" --requests 1 --check --quiet
+
 # The prefix is moved first: neither package may remember where it was installed.
 mv "$prefix" "$scratch/moved"
 export PKG_CONFIG_PATH

@@ -1,0 +1,180 @@
+// A serving loop on real weights: Whisper tiny.en's decoder writes down the beginnings of one recording, many sequences
+// at once. A sequence that ends gives its place and its memory to the next request in the middle of the others; caches
+// are dense or in pages; new keys are appended in the call that attends. With --check the tokens must be those of
+// reference.json, which reference.py made with plain NumPy.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "decoder.hpp"
+
+namespace {
+
+constexpr const char* kUsage =
+    "serve [--dense | --paged] [--page-size N] [--batch N] [--requests N] [--threads N] [--check] [--quiet] [--data "
+    "DIR]";
+constexpr int64_t kLongest = 101;  // tokens of a sequence, the prompt's with them
+
+struct Options {
+  bool dense = true, paged = true, check = false, quiet = false;
+  int32_t page_size = 16, threads = 0;
+  int64_t batch = 4, requests = 8;
+  std::string data = SERVING_DATA;
+};
+
+struct Request {
+  int64_t frames;
+  std::vector<int32_t> expected, tokens;
+};
+
+// A sequence that is being decoded.
+struct Active {
+  size_t request;
+  int64_t row;
+  std::vector<int32_t> tokens;
+};
+
+int64_t number(const std::string& name, const char* text) {
+  char* end = nullptr;
+  const long value = text != nullptr ? std::strtol(text, &end, 10) : 0;
+  if (text == nullptr || *text == '\0' || *end != '\0' || value < (name == "--threads" ? 0 : 1) || value > 4096)
+    throw std::runtime_error(name + ": " + (text != nullptr ? text : "nothing") + "; expected a number of 1 to 4096");
+  return value;
+}
+
+Options parse(int count, char** words) {
+  Options options;
+  for (int n = 1; n < count; ++n) {
+    const std::string word = words[n];
+    const char* next = n + 1 < count ? words[n + 1] : nullptr;
+    if (word == "--dense") {
+      options.paged = false;
+    } else if (word == "--paged") {
+      options.dense = false;
+    } else if (word == "--check") {
+      options.check = true;
+    } else if (word == "--quiet") {
+      options.quiet = true;
+    } else if (word == "--data" && next != nullptr) {
+      options.data = words[++n];
+    } else if (word == "--batch") {
+      options.batch = number(word, next), ++n;
+    } else if (word == "--requests") {
+      options.requests = number(word, next), ++n;
+    } else if (word == "--page-size") {
+      options.page_size = static_cast<int32_t>(number(word, next)), ++n;
+    } else if (word == "--threads") {
+      options.threads = static_cast<int32_t>(number(word, next)), ++n;
+    } else {
+      throw std::runtime_error(word + ": not a word of " + kUsage);
+    }
+  }
+  return options;
+}
+
+nlohmann::json read_json(const std::string& path) {
+  std::ifstream in(path);
+  nlohmann::json value = nlohmann::json::parse(in, nullptr, false);
+  if (value.is_discarded()) throw std::runtime_error(path + ": missing or not JSON");
+  return value;
+}
+
+// Request n asks for the beginning that the reference's entry n, counted around, is about.
+std::vector<Request> make_requests(const Options& options) {
+  const nlohmann::json reference = read_json(options.data + "/reference.json");
+  std::vector<Request> requests;
+  for (int64_t n = 0; n < options.requests; ++n) {
+    const nlohmann::json& entry = reference.at(static_cast<size_t>(n) % reference.size());
+    requests.push_back({entry.at("frames"), entry.at("tokens"), {}});
+  }
+  return requests;
+}
+
+void print_text(const nlohmann::json& vocabulary, size_t number, const Request& request, int32_t end) {
+  std::string text;
+  for (const int32_t token : request.tokens) text += token == end ? "" : vocabulary.at(static_cast<size_t>(token));
+  std::printf("  request %zu, %5.1f s of sound, %3zu tokens:%s\n", number, static_cast<double>(request.frames) / 50,
+              request.tokens.size(), text.c_str());
+}
+
+// Decodes every request, at most `options.batch` at a time; returns how many tokens were made.
+int64_t serve(const Weights& weights, const Options& options, Decoder& decoder, std::vector<Request>& requests,
+              const nlohmann::json& vocabulary) {
+  std::deque<size_t> waiting;
+  for (size_t n = 0; n < requests.size(); ++n) waiting.push_back(n);
+  std::vector<int64_t> free_rows;
+  for (int64_t row = options.batch; row-- > 0;) free_rows.push_back(row);
+  std::vector<Active> active;
+  std::vector<Slot> batch;
+  int64_t made = 0;
+  while (!waiting.empty() || !active.empty()) {
+    for (; !waiting.empty() && !free_rows.empty(); waiting.pop_front(), free_rows.pop_back())
+      active.push_back({waiting.front(), free_rows.back(), {weights.prompt.front()}});
+    batch.clear();
+    for (const Active& one : active) {
+      const auto position = static_cast<int64_t>(one.tokens.size()) - 1;
+      batch.push_back({one.row, one.tokens.back(), position, requests[one.request].frames});
+      if (!decoder.reserve(batch.back())) throw std::runtime_error("the cache is full");
+    }
+    const std::vector<int32_t> next = decoder.step(batch);
+    for (size_t n = active.size(); n-- > 0;) {
+      Active& one = active[n];
+      // Tokens of the prompt are given, whatever the model would have said.
+      const size_t length = one.tokens.size();
+      const bool given = length < weights.prompt.size();
+      one.tokens.push_back(given ? weights.prompt[length] : next[n]);
+      made += given ? 0 : 1;
+      if (one.tokens.back() != weights.end && one.tokens.size() < static_cast<size_t>(kLongest)) continue;
+      Request& request = requests[one.request];
+      request.tokens.assign(one.tokens.begin() + static_cast<int64_t>(weights.prompt.size()), one.tokens.end());
+      if (!options.quiet) print_text(vocabulary, one.request, request, weights.end);
+      decoder.release(one.row);
+      free_rows.push_back(one.row);
+      active.erase(active.begin() + static_cast<int64_t>(n));
+    }
+  }
+  return made;
+}
+
+int run(const Options& options) {
+  const Weights weights = load_weights(options.data + "/decoder_int8.safetensors");
+  const nlohmann::json vocabulary = read_json(options.data + "/vocab.json");
+  bool right = true;
+  for (const bool paged : {false, true}) {
+    if (!(paged ? options.paged : options.dense)) continue;
+    const int32_t page_size = paged ? options.page_size : 0;
+    Decoder decoder(weights, options.batch, kLongest, page_size, options.threads);
+    std::vector<Request> requests = make_requests(options);
+    const auto begin = std::chrono::steady_clock::now();
+    const int64_t made = serve(weights, options, decoder, requests, vocabulary);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const std::string layout = paged ? "pages of " + std::to_string(page_size) : "dense cache";
+    std::printf("%s, %zu requests, %d at a time: %d tokens in %.2f s, %.0f a second; attention by %s took %.2f s\n",
+                layout.c_str(), requests.size(), static_cast<int>(options.batch), static_cast<int>(made), seconds,
+                static_cast<double>(made) / seconds, decoder.kernel(), decoder.attention_seconds());
+    for (size_t n = 0; options.check && n < requests.size(); ++n) {
+      if (requests[n].tokens == requests[n].expected) continue;
+      std::printf("request %zu: the tokens differ from the reference\n", n);
+      right = false;
+    }
+  }
+  if (options.check && right) std::printf("the tokens of every request are those of the reference\n");
+  return right ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    return run(parse(count, words));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
+}
