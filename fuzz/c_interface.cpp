@@ -1,4 +1,4 @@
-// Random calls of the C interface: plan, run, and merge. Invariants: no byte outside the operands is touched
+// Random calls of the C interface: plan, run, append, and merge. Invariants: no byte outside the operands is touched
 // (AddressSanitizer), nothing is written when a call fails, and finite inputs give no NaN.
 #include <cmath>
 #include <cstring>
@@ -35,6 +35,13 @@ void require_no_nan(const std::byte* data, size_t bytes, int32_t dtype) {
   if (dtype == TESSERA_F64) require_no_nan<double>(data, bytes);
 }
 
+// Of an output in float32 or float64; caches and turned queries hold what their inputs do.
+void require_no_nan(const Call& call, const Block& block) {
+  const int32_t lse_dtype = call.problem.q.dtype == TESSERA_F64 ? TESSERA_F64 : TESSERA_F32;
+  if (block.data() == call.tensors.o) require_no_nan(block.data(), block.bytes(), call.problem.o.dtype);
+  if (block.data() == call.tensors.lse) require_no_nan(block.data(), block.bytes(), lse_dtype);
+}
+
 void run(const tessera_plan* plan, Bytes& bytes, Call* call) {
   make_tensors(bytes, call);
   if (call->too_large) return;
@@ -45,15 +52,13 @@ void run(const tessera_plan* plan, Bytes& bytes, Call* call) {
   const Block workspace(given, 256);
   const auto before = copy_outputs(*call);
   tessera_status status;
+  const bool alone = call->tensors.append != nullptr && bytes.once_in(2);
   const int code =
-      tessera_plan_run(plan, &call->tensors, given == 0 ? nullptr : workspace.data(), given, nullptr, &status);
+      alone ? tessera_append(&call->problem, &call->tensors, &call->append, nullptr, &status)
+            : tessera_plan_run(plan, &call->tensors, given == 0 ? nullptr : workspace.data(), given, nullptr, &status);
   if (code == TESSERA_OK) {
-    require(!short_workspace, "a short workspace is refused");
-    for (const size_t index : call->outputs) {
-      const bool is_o = call->blocks[index].data() == call->tensors.o;
-      const int32_t lse_dtype = call->problem.q.dtype == TESSERA_F64 ? TESSERA_F64 : TESSERA_F32;
-      require_no_nan(call->blocks[index].data(), call->blocks[index].bytes(), is_o ? call->problem.o.dtype : lse_dtype);
-    }
+    require(alone || !short_workspace, "a short workspace is refused");
+    for (const size_t index : call->outputs) require_no_nan(*call, call->blocks[index]);
     return;
   }
   require(status.message[0] != '\0', "a failure has a message");

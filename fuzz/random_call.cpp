@@ -212,6 +212,11 @@ class Builder {
       return bytes_.once_in(64) ? bytes_.number(-2, 200) : sum;
     });
   }
+  // The call writes what was made as an input.
+  void written(const void* data) {
+    for (size_t n = 0; data != nullptr && n < call_.blocks.size(); ++n)
+      if (call_.blocks[n].data() == data) call_.outputs.push_back(n);
+  }
   const int32_t* lengths(int64_t most) {
     return integers(p_.batch, [&](int64_t) { return bytes_.number(bytes_.once_in(32) ? -1 : 0, most); });
   }
@@ -255,13 +260,61 @@ class Builder {
   uint64_t noise_;
 };
 
+void make_rotary(Bytes& bytes, Builder& build, Call* call) {
+  const tessera_problem& p = call->problem;
+  tessera_append_args& a = call->append;
+  const int64_t half = bytes.once_in(3) ? 0 : bytes.number(0, p.head_dim_qk / 2);
+  a.rotary_dim = static_cast<int32_t>(2 * half + (bytes.once_in(32) ? 1 : 0));
+  a.rotary_interleaved = static_cast<int32_t>(bytes.once_in(32) ? 2 : bytes.number(0, 1));
+  a.rotary_seqlen = bytes.number(0, 80);
+  const tessera_desc table = {p.q.dtype, 16, {0, 0, 0, 0}};
+  a.rotary_cos = build.operand(table, {a.rotary_seqlen, half}, false);
+  a.rotary_sin = build.operand(table, {a.rotary_seqlen, half}, false);
+  if (half == 0 || bytes.once_in(8)) return;
+  if (bytes.once_in(4)) {
+    a.q_out = p.q, a.q_rotated = const_cast<void*>(call->tensors.q);
+    build.written(a.q_rotated);
+    return;
+  }
+  if (p.layout_q == TESSERA_DENSE) make_strides(bytes, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_qk}, &a.q_out);
+  a.q_rotated = build.query(a.q_out, p.head_dim_qk, true);
+}
+
+// New rows for the cache, which the call then writes.
+void make_append(Bytes& bytes, Builder& build, Call* call) {
+  const tessera_problem& p = call->problem;
+  tessera_append_args& a = call->append;
+  a = {};
+  a.size = sizeof a;
+  const bool packed = bytes.once_in(3);
+  a.seqlen_new = bytes.number(0, packed ? 12 : 4);
+  if (packed) a.total_new = bytes.number(0, 12), a.cu_seqlens_new = build.cumulative(a.total_new);
+  static constexpr int32_t kTypes[] = {0, TESSERA_F32, TESSERA_F16, TESSERA_BF16};
+  const auto rows = [&](tessera_desc* desc, int64_t dim) {
+    desc->dtype = bytes.once_in(2) ? 0 : kTypes[bytes.byte() % 4];
+    if (packed) {
+      make_strides(bytes, {a.total_new, p.heads_kv, dim}, desc);
+      desc->stride[3] = 0;
+      return build.operand(*desc, {a.total_new, p.heads_kv, dim}, false);
+    }
+    make_strides(bytes, {p.batch, a.seqlen_new, p.heads_kv, dim}, desc);
+    return build.operand(*desc, {p.batch, a.seqlen_new, p.heads_kv, dim}, false);
+  };
+  a.k_new_data = rows(&a.k_new, p.head_dim_qk);
+  a.v_new_data = rows(&a.v_new, p.head_dim_v);
+  make_rotary(bytes, build, call);
+  a.k_cache = const_cast<void*>(call->tensors.k), a.v_cache = const_cast<void*>(call->tensors.v);
+  build.written(a.k_cache), build.written(a.v_cache);
+  call->tensors.append = &a;
+}
+
 }  // namespace
 
 void make_tensors(Bytes& bytes, Call* call) {
   const tessera_problem& p = call->problem;
   tessera_tensors& t = call->tensors;
   const auto has = [&](uint64_t flag) { return (p.flags & flag) != 0; };
-  call->blocks.reserve(40);
+  call->blocks.reserve(48);
   Builder build(bytes, call);
   t = {};
   t.size = sizeof t;
@@ -297,6 +350,8 @@ void make_tensors(Bytes& bytes, Call* call) {
       return bytes.once_in(64) ? bytes.number(-1, 40) : bytes.number(0, std::max<int64_t>(p.num_pages - 1, 0));
     });
   }
+  const bool cache = forward && p.layout_kv != TESSERA_PACKED && has(TESSERA_FLAG_SEQUSED_K);
+  if (cache && bytes.once_in(2)) make_append(bytes, build, call);
 }
 
 }  // namespace tessera::fuzz

@@ -31,6 +31,7 @@ class Block {
 struct Call {
   tessera_problem problem;
   tessera_tensors tensors;
+  tessera_append_args append;  // tensors.append points here where the call appends
   std::vector<Block> blocks;
   std::vector<size_t> outputs;  // which blocks the call may write
   bool too_large = false;       // not worth running

@@ -15,8 +15,8 @@ class Cache {
         int32_t page_size);
 
   bool paged() const { return page_size_ > 0; }
-  // Makes room for `length` keys of sequence `row`, one page after another; dense: takes a row of the cache. False where
-  // none is left.
+  // Makes room for `length` keys of sequence `row`, one page after another; dense: takes a row of the cache. False
+  // where none is left.
   bool reserve(int64_t row, int64_t length);
   void release(int64_t row);
   // Sequence `row` reads what `owner` holds; a shared prefix is stored once.
