@@ -1,6 +1,6 @@
 # Run by ctest itself: asks ${test_binary} for its suites and adds one test a suite, with its label and time limit.
 # ${emulator} goes before the binary where that is for another machine. Where ${only} is set, the suites whose name
-# matches it alone, named ${prefix}SUITE and labelled ${only_label}.
+# matches it alone, named ${prefix}SUITE and labelled ${only_label}, without the tests of the gtest pattern ${except}.
 if(NOT EXISTS ${test_binary})
   add_test(${prefix}tessera_tests_not_built ${test_binary})
   return()
@@ -41,7 +41,7 @@ foreach(line IN LISTS lines)
     set(label ${only_label})
     set(timeout 600)
   endif()
-  add_test(${prefix}${suite} ${emulator} ${test_binary} --gtest_filter=${suite}.*)
+  add_test(${prefix}${suite} ${emulator} ${test_binary} --gtest_filter=${suite}.*-${except})
   # Skipped only where nothing passed and nothing failed: then the list of skipped tests ends the output.
   set_tests_properties(${prefix}${suite} PROPERTIES LABELS "${label}" TIMEOUT ${timeout}
     SKIP_REGULAR_EXPRESSION "  PASSED  . 0 tests\\.\n(.  SKIPPED . [^\n]*\n)+$")

@@ -107,7 +107,7 @@ TEST(GpuForwardRandom, AgreesWithTheJudge) {
   TESSERA_NEEDS_GPU();
   std::mt19937 random(20240611);
   const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < repeats(150); ++i) {
     const int group = pick(1, 4), heads_kv = pick(1, 3);
     std::string text = std::string("fwd ") + (pick(0, 1) ? "bf16" : "f16") + number("b", pick(1, 3)) +
                        number("hq", group * heads_kv) + number("hkv", heads_kv) + number("sq", pick(1, 300)) +

@@ -31,7 +31,7 @@ TEST(GpuRun, RepeatsBitwiseOnAnyStream) {
     ASSERT_EQ(gpu.run("", &status), TESSERA_OK) << status.message;
     const auto first = bytes_of(gpu.set);
     ASSERT_EQ(cudaStreamCreate(&gpu.stream), cudaSuccess);
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < repeats(10); ++i) {
       ASSERT_EQ(gpu.run("", &status), TESSERA_OK) << status.message;
       ASSERT_EQ(bytes_of(gpu.set), first) << text << " run " << i;
     }
@@ -115,7 +115,7 @@ TEST(GpuRun, WorkspaceIsFreeBehindTheRun) {
   cudaStream_t stream;
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
   const tessera_exec exec{sizeof(tessera_exec), stream, nullptr};
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < repeats(20); ++i) {
     ASSERT_EQ(core::run_plan(gpu.plan, &tensors, workspace.data(), bytes, &exec, &status), TESSERA_OK);
     ASSERT_EQ(cudaMemsetAsync(workspace.data(), i % 2 == 0 ? 0xff : 0, bytes, stream), cudaSuccess);
   }
@@ -149,7 +149,7 @@ TEST(GpuRun, ThreadsShareAPlan) {
       const baselines::DeviceBuffer workspace(0, bytes);
       const baselines::DeviceClock clock(0);
       const tessera_exec exec{sizeof(tessera_exec), clock.stream(), nullptr};
-      for (int i = 0; i < 200; ++i)
+      for (int i = 0; i < repeats(200); ++i)
         failures += core::run_plan(plan, &tensors, workspace.data(), bytes, &exec, nullptr) != TESSERA_OK;
       clock.synchronize();
     });
@@ -260,6 +260,7 @@ TEST(GpuRun, EmptyProblemsRun) {
 // More heads and batches than a grid's second dim holds.
 TEST(GpuRun, ManyHeadsAndBatches) {
   TESSERA_NEEDS_GPU();
+  TESSERA_NEEDS_MANY_BLOCKS();
   for (const char* text : {"fwd bf16 b70000 hq1 sq2 sk3 d8 cuda", "fwd bf16 b1 hq70000 hkv7 sq2 sk3 d8 causal cuda"}) {
     EXPECT_GT(check_on_gpu(text), 0) << text;
   }

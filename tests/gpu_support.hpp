@@ -47,8 +47,20 @@ inline int check_on_gpu(const std::string& text) { return check_on_gpu(operands_
 // Runs `text` with one entry of each of its metadata arrays set to `wild`: nothing outside of the outputs is written.
 void expect_wild_metadata_stays_inside(const char* text, int32_t wild);
 
+// Whether the device is tests/emulator, which takes milliseconds for what a GPU does in a microsecond.
+#ifdef TESSERA_EMULATED
+inline constexpr bool kEmulated = true;
+#else
+inline constexpr bool kEmulated = false;
+#endif
+// How often a test repeats what a GPU does `on_gpu` times.
+constexpr int repeats(int on_gpu) { return !kEmulated ? on_gpu : (on_gpu < 20 ? 2 : on_gpu / 10); }
+
 }  // namespace tessera::tests
 
 // First line of a GPU test: skips with the reason where there is no device.
 #define TESSERA_NEEDS_GPU() \
   if (const char* reason = ::tessera::tests::no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason
+// Second line of one that is about the number of blocks.
+#define TESSERA_NEEDS_MANY_BLOCKS() \
+  if (::tessera::tests::kEmulated) GTEST_SKIP() << "no emulated test: its blocks would run for minutes"

@@ -1,6 +1,6 @@
-// Where the device sources' own checks end: they are compiled with the compiler's checks of alignment and of array
-// bounds, whose reports come here instead of to the compiler's library. The layouts are those of the UBSan runtime's
-// interface (compiler-rt, ubsan_handlers.h).
+// Where the device sources' own checks end: they are compiled with the compiler's checks of alignment, array bounds and
+// integer arithmetic, whose reports come here instead of to the compiler's library. The layouts are those of the UBSan
+// runtime's interface (compiler-rt, ubsan_handlers.h).
 #include <cstddef>
 #include <cstdint>
 
@@ -25,6 +25,9 @@ struct OutOfBounds {
   Location at;
   const Type *array, *index;
 };
+struct Arithmetic {
+  Location at;
+};
 
 }  // namespace
 
@@ -39,3 +42,14 @@ extern "C" [[gnu::visibility("default")]] void __ubsan_handle_out_of_bounds_abor
   tessera::emulator::fail({what->at.file, what->at.line}, "index %td of %s", static_cast<ptrdiff_t>(index),
                           what->array->name);
 }
+
+#define TESSERA_ARITHMETIC_CHECK(name, what)                                                                         \
+  extern "C" [[gnu::visibility("default")]] void __ubsan_handle_##name##_abort(const Arithmetic* check, uintptr_t) { \
+    tessera::emulator::fail({check->at.file, check->at.line}, what);                                                 \
+  }
+TESSERA_ARITHMETIC_CHECK(add_overflow, "a signed sum overflows")
+TESSERA_ARITHMETIC_CHECK(sub_overflow, "a signed difference overflows")
+TESSERA_ARITHMETIC_CHECK(mul_overflow, "a signed product overflows")
+TESSERA_ARITHMETIC_CHECK(negate_overflow, "a signed negation overflows")
+TESSERA_ARITHMETIC_CHECK(divrem_overflow, "a division by zero, or one that overflows")
+TESSERA_ARITHMETIC_CHECK(shift_out_of_bounds, "a shift by too much, or of a negative number")

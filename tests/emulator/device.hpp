@@ -6,7 +6,7 @@
 namespace tessera::emulator {
 
 inline constexpr int kMultiprocessors = 4;
-inline constexpr size_t kSharedPerBlock = 48 * 1024, kSharedPerBlockOptin = 163 * 1024, kSharedPerSm = 164 * 1024;
+inline constexpr size_t kSharedPerBlock = 48 * 1024, kSharedPerSm = 164 * 1024;
 inline constexpr size_t kMemoryBytes = size_t{4} << 30;
 inline constexpr int kL2Bytes = 1 << 20;
 

@@ -281,6 +281,12 @@ TEST_F(EmulatorDeathTest, IndicesBeyondAnArrayOfRegisters) {
   EXPECT_DEATH(launch(index_registers, 1, 1, 0, 4, reinterpret_cast<float*>(out.data)), "index 4 of 'float ?.4.'");
 }
 
+__global__ void add_one(int value, int* out) { *out = value + 1; }
+TEST_F(EmulatorDeathTest, SignedOverflow) {
+  const Ints out(1);
+  EXPECT_DEATH(launch(add_one, 1, 1, 0, 0x7fffffff, out.data), "a signed sum overflows\n  at .*kernels_test.cu");
+}
+
 __global__ void load_global(const int* from, int* out) { *out = *from; }
 TEST_F(EmulatorDeathTest, AccessesOutsideOfAllocations) {
   const Ints in(64);

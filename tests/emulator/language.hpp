@@ -96,13 +96,15 @@ T atomically(T* pointer, Change change) {
 
 template <class... Parameters, size_t... kIndex>
 cudaError_t launch_typed(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                         std::index_sequence<kIndex...>) {
+                         cudaStream_t stream, std::index_sequence<kIndex...>) {
   const std::tuple<std::remove_cv_t<Parameters>...> copies{
       *static_cast<std::remove_cv_t<Parameters>*>(arguments[kIndex])...};
   const Launch launch{grid, block, shared_bytes, [kernel, copies] { std::apply(kernel, copies); }};
   if (const cudaError_t error = check_launch(reinterpret_cast<const void*>(kernel), launch)) return error;
-  run(launch);
-  return cudaSuccess;
+  return submit(stream, [launch] {
+    run(launch);
+    return cudaSuccess;
+  });
 }
 
 }  // namespace tessera::emulator
@@ -153,8 +155,8 @@ T atomicCAS(T* pointer, std::type_identity_t<T> expected, std::type_identity_t<T
 // A launch needs the kernel's type: `arguments` are read by it.
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
-                             size_t shared_bytes, cudaStream_t) {
-  return tessera::emulator::launch_typed(kernel, grid, block, arguments, shared_bytes,
+                             size_t shared_bytes, cudaStream_t stream) {
+  return tessera::emulator::launch_typed(kernel, grid, block, arguments, shared_bytes, stream,
                                          std::index_sequence_for<Parameters...>{});
 }
 cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) = delete;

@@ -57,6 +57,11 @@ void run_blocks(const Launch& launch, const Order& order, uint64_t seed, std::at
 
 void set_seed(uint64_t seed) { next_seed() = seed; }
 
+size_t most_shared_bytes() {
+  static const size_t bytes = setting("TESSERA_EMULATED_SHARED_KB", 163) * 1024;
+  return bytes;
+}
+
 uint64_t multiprocessors() {
   static const uint64_t count = setting("TESSERA_EMULATED_SMS", 1);
   return count;

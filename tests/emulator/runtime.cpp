@@ -1,8 +1,6 @@
-// The CUDA runtime on the CPU: one device, memory that ends where it was asked to end, streams on which everything has
-// run when the call returns.
+// The CUDA runtime on the CPU: one device, its memory, errors and what kernels may ask for.
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -13,11 +11,7 @@
 #include "runtime.hpp"
 
 namespace emulator = tessera::emulator;
-
-struct CUstream_st {};
-struct CUevent_st {
-  std::chrono::steady_clock::time_point time;
-};
+using emulator::result;
 
 namespace {
 
@@ -26,16 +20,16 @@ thread_local cudaError_t last_error = cudaSuccess;
 std::mutex kernels_mutex;
 std::map<const void*, size_t> dynamic_limits;  // kernels that asked for more than kSharedPerBlock
 
-cudaError_t result(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
-  return error;
-}
-
 bool on_device(const void* pointer, size_t bytes) { return bytes == 0 || emulator::owns(pointer, bytes); }
 
 }  // namespace
 
 namespace tessera::emulator {
+
+cudaError_t result(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
 
 cudaError_t check_launch(const void* kernel, const Launch& launch) {
   const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
@@ -60,7 +54,7 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) { return result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return result(emulator::refuse_while_capturing()); }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0) return result(cudaErrorInvalidDevice);
@@ -90,7 +84,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = 0;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = emulator::kSharedPerBlockOptin;
+      *value = static_cast<int>(emulator::most_shared_bytes());
       break;
     default:
       return result(cudaErrorInvalidValue);
@@ -108,7 +102,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = emulator::kMemoryBytes;
   properties->sharedMemPerBlock = emulator::kSharedPerBlock;
   properties->sharedMemPerMultiprocessor = emulator::kSharedPerSm;
-  properties->sharedMemPerBlockOptin = emulator::kSharedPerBlockOptin;
+  properties->sharedMemPerBlockOptin = emulator::most_shared_bytes();
   return cudaSuccess;
 }
 
@@ -141,19 +135,23 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInvalidDevice";
     case cudaErrorInvalidResourceHandle:
       return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotSupported:
-      return "cudaErrorNotSupported";
+    case cudaErrorIllegalState:
+      return "cudaErrorIllegalState";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
   }
   return "an unknown error";
 }
 const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (const cudaError_t error = emulator::refuse_while_capturing()) return result(error);
   *pointer = bytes == 0 ? nullptr : emulator::allocate(bytes);
   return result(bytes == 0 || *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) { return cudaMalloc(pointer, bytes); }
 cudaError_t cudaFree(void* pointer) {
+  if (const cudaError_t error = emulator::refuse_while_capturing()) return result(error);
   return result(pointer == nullptr || emulator::release(pointer) ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -162,7 +160,9 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+namespace {
+
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return result(cudaErrorInvalidMemcpyDirection);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
@@ -171,15 +171,28 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   if (bytes > 0) std::memmove(to, from, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
-}
-cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+cudaError_t set(void* to, int value, size_t bytes) {
   if (!on_device(to, bytes)) return result(cudaErrorInvalidValue);
   if (bytes > 0) std::memset(to, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) { return cudaMemset(to, value, bytes); }
+
+}  // namespace
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t error = emulator::refuse_while_capturing()) return result(error);
+  return copy(to, from, bytes, kind);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return emulator::submit(stream, [=] { return copy(to, from, bytes, kind); });
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  if (const cudaError_t error = emulator::refuse_while_capturing()) return result(error);
+  return set(to, value, bytes);
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return emulator::submit(stream, [=] { return set(to, value, bytes); });
+}
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   const bool device = emulator::owns(pointer, 1);
@@ -189,49 +202,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new CUevent_st{};
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->time = std::chrono::steady_clock::now();
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return result(cudaErrorNotSupported); }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { return result(cudaErrorNotSupported); }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
-  return result(cudaErrorNotSupported);
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return result(cudaErrorNotSupported); }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return result(cudaErrorNotSupported); }
-cudaError_t cudaGraphDestroy(cudaGraph_t) { return result(cudaErrorNotSupported); }
-
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || static_cast<size_t>(value) > emulator::kSharedPerBlockOptin) return result(cudaErrorInvalidValue);
+  if (value < 0 || static_cast<size_t>(value) > emulator::most_shared_bytes()) return result(cudaErrorInvalidValue);
   const std::lock_guard lock(kernels_mutex);
   dynamic_limits[kernel] = static_cast<size_t>(value);
   return cudaSuccess;
