@@ -91,6 +91,7 @@ void make_dtypes(Bytes& bytes, tessera_problem* p) {
   }
   if (bytes.once_in(3)) p->o.dtype = TESSERA_F32;
   if (bytes.once_in(32)) p->k.dtype = static_cast<int32_t>(bytes.number(0, 8));
+  if (bytes.once_in(6)) p->k.dtype = p->v.dtype = TESSERA_INT8;
   static constexpr int32_t kBias[] = {TESSERA_F32, TESSERA_U8};
   p->bias.dtype = bytes.once_in(3) ? dtype : kBias[bytes.byte() % 2];
   p->bias.align = static_cast<int32_t>(element_size(p->bias.dtype));

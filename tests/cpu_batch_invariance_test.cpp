@@ -76,16 +76,17 @@ void expect_invariant(int32_t dtype, Own own, const Shape& shape, const std::fun
 
 TEST(CpuBatchInvariance, NeitherMatesNorPositionNorThreadsCount) {
   const Shape shape{.heads_q = 4, .heads_kv = 2, .head_dim_qk = 24};
+  int32_t turn = 0;  // each type and each length meets both ways of splitting
   for (const int32_t dtype : kAllTypes)
-    for (const Own own : {Own{1, 1100}, Own{3, 70}, Own{20, 130}})
-      for (const int32_t splits : {0, 3}) {
-        SCOPED_TRACE(::testing::Message()
-                     << name_of(dtype) << ' ' << own.queries << " queries, " << own.keys << " keys, splits " << splits);
-        expect_invariant(dtype, own, shape, [&](Case& c) {
-          c.problem.num_splits = splits;
-          c.set_causal();
-        });
-      }
+    for (const Own own : {Own{1, 1100}, Own{3, 70}, Own{20, 130}}) {
+      const int32_t splits = turn++ % 2 == 0 ? 0 : 3;
+      SCOPED_TRACE(::testing::Message() << name_of(dtype) << ' ' << own.queries << " queries, " << own.keys
+                                        << " keys, splits " << splits);
+      expect_invariant(dtype, own, shape, [&](Case& c) {
+        c.problem.num_splits = splits;
+        c.set_causal();
+      });
+    }
 }
 
 TEST(CpuBatchInvariance, UnderAWindowAndWithoutABand) {
