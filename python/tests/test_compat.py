@@ -296,6 +296,29 @@ class TestCache:
                 assert torch.equal(x[0, -2:], new[i])
             judge(o[i : i + 1], q[i : i + 1], *flat, lse[i : i + 1], causal=True)
 
+    @pytest.mark.parametrize("packed_k", [False, True])
+    def test_packed_queries_and_new_rows(self, packed_k):
+        """Prefill and decode in one call: 3, 0 and 1 queries with as many new keys, or 3 each; turned by nothing."""
+        q, k, v, _, old, lengths = self.make("cpu")
+        counts = [3, 0, 1]
+        cu = torch.tensor([0, 3, 3, 4], dtype=torch.int32)
+        packed_q = torch.cat([q[i, :n] for i, n in enumerate(counts)])
+        new = [torch.cat([x[i, :n] for i, n in enumerate(counts)]) if packed_k else x for x in (k, v)]
+        before = [x.clone() for x in old]
+        tables = torch.ones(40, 8), torch.zeros(40, 8)
+        extra = dict(cache_seqlens=lengths, cu_seqlens_q=cu, max_seqlen_q=3, causal=True, return_softmax_lse=True)
+        o, lse, *_ = fa3.flash_attn_with_kvcache(
+            packed_q, *old, *new, None, *tables, cu_seqlens_k_new=cu if packed_k else None, **extra
+        )
+        for i, n in enumerate(counts):
+            first, length, rows = int(cu[i]), int(lengths[i]), n if packed_k else 3
+            keys, values = (torch.cat((y[i, :length], x[i, :rows]))[None] for y, x in zip(before, (k, v)))
+            assert torch.equal(old[0][i, : length + rows], keys[0])
+            assert torch.equal(old[0][i, length + rows :], before[0][i, length + rows :])
+            part = slice(first, first + n)
+            if n:
+                judge(o[None, part], packed_q[None, part], keys, values, lse[None, :, part], causal=True)
+
     def test_one_length_for_all_and_left_padding(self, device):
         q, _, _, _, old, _ = self.make(device)
         o = fa2.flash_attn_with_kvcache(q, *old, cache_seqlens=17, causal=True)
@@ -405,7 +428,7 @@ def test_what_is_not_done_is_said():
     for extra in (dict(qv=q), dict(q_descale=q), dict(k_descale=q), dict(v_descale=q), dict(attention_chunk=8)):
         with pytest.raises(NotImplementedError, match=next(iter(extra))):
             fa3.flash_attn_func(q, k, v, **extra)
-    with pytest.raises(NotImplementedError, match="cu_seqlens_k_new"):
+    with pytest.raises(ValueError, match="cu_seqlens_k_new: given without new k and v"):
         fa3.flash_attn_with_kvcache(q, k, v, cu_seqlens_k_new=cu)
     metadata = fa3.get_scheduler_metadata(2, 1, 53, 4, 2, 32, cu)
     fa3.flash_attn_with_kvcache(q, k, v, scheduler_metadata=metadata)

@@ -97,9 +97,13 @@ def _append_direct(
     batch_idx: Tensor | None,
     table: Tensor | None,
     band: bool,
+    packed: tuple[Tensor | None, Tensor | None, int | None],
 ) -> tuple[Tensor, Tensor]:
-    """tessera.append: (q, turned where there is a rotary embedding; the lengths after)."""
+    """tessera.append: (q, turned where there is a rotary embedding; the lengths after). `packed` is (cu_seqlens_q,
+    cu_seqlens_new, max_seqlen_q)."""
     cos, sin, interleaved = rotary
+    cu_q, cu_new, max_q = packed
+    counts = new[0].shape[1] if cu_new is None else cu_new.diff()
     try:
         turned = append_rows(
             *caches,
@@ -107,7 +111,11 @@ def _append_direct(
             lengths,
             page_table=table,
             batch_idx=batch_idx,
+            cu_seqlens_new=cu_new,
+            max_seqlen_new=None if cu_new is None else int(counts.max()) if len(counts) else 0,
             q=None if cos is None else rows(q),
+            cu_seqlens_q=None if cos is None else cu_q,
+            max_seqlen_q=max_q,
             rotary_cos=None if cos is None else cos.contiguous(),
             rotary_sin=None if sin is None else sin.contiguous(),
             rotary_interleaved=interleaved,
@@ -115,7 +123,7 @@ def _append_direct(
         )
     except ValueError as error:
         raise ValueError(str(error).replace("seqused_k", "cache_seqlens")) from None
-    return q if turned is None else turned, lengths + new[0].shape[1]
+    return q if turned is None else turned, lengths + counts
 
 
 def append(
@@ -165,10 +173,13 @@ def with_kvcache(
     causal: bool,
     window: Any,
     cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_new: Tensor | None = None,
+    longest: tuple[int | None, int | None] = (None, None),
     **call: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Appends, rotates and attends; (o, lse, lengths of the keys or None). `rotary` is (cos, sin, interleaved,
-    positions before the new tokens or None for `lengths`)."""
+    positions before the new tokens or None for `lengths`). New k and v are packed by cu_seqlens_new, q by
+    cu_seqlens_q."""
     for name, cache in zip(("k_cache", "v_cache"), caches):
         if cache.stride(-1) != 1:
             raise ValueError(f"{name}: stride {cache.stride(-1)} of its last dimension, expected 1")
@@ -178,6 +189,8 @@ def with_kvcache(
     k, v = new
     if (k is None) != (v is None):
         raise ValueError("k and v: one of them is missing, expected both or neither")
+    if k is None and cu_seqlens_new is not None:
+        raise ValueError("cu_seqlens_k_new: given without new k and v, which it packs")
     if k is None and cos is not None:
         raise ValueError("rotary_cos: given without new k and v, which it rotates")
     if k is not None and lengths is None:
@@ -186,14 +199,23 @@ def with_kvcache(
     with torch.no_grad():
         # The library appends on the CPU; elsewhere, and where torch's dispatcher is needed, torch's operations do.
         direct = q.is_cpu and not torch.compiler.is_compiling() and _torch.is_direct(q)
+        if k is not None and (cu_seqlens_new is not None or cu_seqlens_q is not None):
+            refuse(
+                cu_seqlens_k_new=(
+                    not direct,
+                    "packed rows are appended on the CPU only",
+                ),
+                rotary_seqlens=(cos is not None and before is not None, "given beside packed rows"),
+            )
         if cos is not None and (before is not None or not direct):
             q, k = _rotate_both(q, k, cos, sin, interleaved, lengths if before is None else before, band)
             cos = sin = None
         if k is not None and direct:
             tables = (cos, sin, interleaved)
-            q, lengths = _append_direct(q, caches, (k, v), tables, lengths, batch_idx, table, band)
+            packed = (cu_seqlens_q, cu_seqlens_new, longest[0])
+            q, lengths = _append_direct(q, caches, (k, v), tables, lengths, batch_idx, table, band, packed)
         elif k is not None:
             lengths = append(caches, (k, v), lengths, batch_idx, table)
         extras = dict(batch_idx=batch_idx, leftpad=leftpad, page_table=table, cu_seqlens_q=cu_seqlens_q)
-        o, lse = run(q, *caches, causal=causal, window=window, seqused_k=lengths, **extras, **call)
+        o, lse = run(q, *caches, causal=causal, window=window, seqused_k=lengths, longest=longest, **extras, **call)
     return o, lse, lengths
