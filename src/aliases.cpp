@@ -103,7 +103,7 @@ int collect(const Problem& p, const tessera_tensors& t, const Append& append, Sp
   const Dims k = key_dims(p, p.head_dim_qk), v = key_dims(p, p.head_dim_v);
   const int64_t lse_bytes = o.batch * o.rows * o.heads * dtype_bytes(lse_dtype(p.q.dtype));
   int count = appends ? collect_append(p, append, spans) : 0;
-  if (!turns_in_place(p, t, append)) spans[count++] = span_of("q", t.q, p.q, q, false);
+  if (!appends || !turns_in_place(p, t, append)) spans[count++] = span_of("q", t.q, p.q, q, false);
   spans[count++] = span_of("k", t.k, p.k, k, appends);
   spans[count++] = span_of("v", t.v, p.v, v, appends);
   if (p.has(TESSERA_FLAG_BIAS)) spans[count++] = span_of("bias", t.bias, p.bias, p, false);
