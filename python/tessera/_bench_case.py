@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -98,7 +99,7 @@ class Case:
         moved = self.q.numel() + self.k.numel() + self.v.numel() + rows * self.problem.head_dim_v
         return moved * self.q.element_size() + 4 * rows
 
-    def exact(self, heads: int) -> torch.Tensor:
+    def exact(self, heads: int) -> Any:
         """The first sequence, the first `heads` heads, in float64: [seqlen_q, heads, dim]."""
         p = self.problem
         group = p.heads_q // p.heads_kv
@@ -117,14 +118,14 @@ class Case:
                 out[row : row + 2048, head] = torch.softmax(scores, -1).nan_to_num_() @ values
         return out
 
-    def rms_error(self, out: torch.Tensor, reference: torch.Tensor) -> float:
+    def rms_error(self, out: Any, reference: Any) -> float:
         return (self.first(out)[:, : reference.shape[1]].double() - reference).square().mean().sqrt().item()
 
 
-def tensors_of(case: Case, o: torch.Tensor, lse: torch.Tensor) -> _c.Tensors:
+def tensors_of(case: Case, o: torch.Tensor, lse: torch.Tensor, **others: torch.Tensor) -> _c.Tensors:
     tensors = _c.Tensors()
     tensors.size = ctypes.sizeof(_c.Tensors)
-    for name, tensor in {"q": case.q, "k": case.k, "v": case.v, "o": o, "lse": lse}.items():
+    for name, tensor in {"q": case.q, "k": case.k, "v": case.v, "o": o, "lse": lse, **others}.items():
         setattr(tensors, name, tensor.data_ptr())
     if case.cu_seqlens is not None:
         tensors.cu_seqlens_q = tensors.cu_seqlens_k = case.cu_seqlens.data_ptr()
@@ -149,14 +150,18 @@ class Runner:
         self.plan = Plan(problem)
         self.plan_seconds = time.perf_counter() - begin
         self.case = case
-        self.o, self.lse = case.outputs()
         self.workspace_bytes = self.plan.workspace_bytes
         self.workspace = workspace_of(case, self.workspace_bytes)
-        self.tensors = tensors_of(case, self.o, self.lse)
+        self.out, self.tensors = self.bind()
         self.exec = _c.Exec(ctypes.sizeof(_c.Exec), None, None)
         self.status = _c.Status()
 
-    def __call__(self) -> torch.Tensor:
+    def bind(self) -> tuple[Any, _c.Tensors]:
+        """What a call writes, and the operands that name it."""
+        o, self.lse = self.case.outputs()
+        return o, tensors_of(self.case, o, self.lse)
+
+    def __call__(self) -> Any:
         if self.case.device.type == "cuda":
             self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
         workspace = self.workspace.data_ptr() if self.workspace is not None else None
@@ -164,7 +169,7 @@ class Runner:
         code = _c.lib.tessera_plan_run(self.plan._handle, tensors, workspace, self.workspace_bytes, options, status)
         if code:
             raise RuntimeError(self.status.message.decode())
-        return self.o
+        return self.out
 
     def host_seconds(self, baselines: Baselines | None) -> float | None:
         """What tessera_plan_run takes of the host, called from C; None without the library that does so."""

@@ -3,6 +3,7 @@
     python -m tessera.bench PROBLEM...                 problem text: "fwd bf16 b4 hq16 sq4096 d128 causal cuda"
     python -m tessera.bench --suite forward --out F    16k tokens, hidden 2048, d 64, 128, 256, N 512 to 16384
     python -m tessera.bench --suite special            GQA, packed, window, short work; errors on outliers
+    python -m tessera.bench --suite backward           gradients on the forward suite's grid, some with a fixed order
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
     python -m tessera.bench --kernel GLOB              pins our row; again: another row of ours beside it
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
@@ -14,7 +15,8 @@ sample, samples are timed by events, and medians are kept: a power-limited card 
 only figures of one run compare. `textbook` is the baseline cuda.textbook: two cuBLAS products around a softmax kernel,
 S and P in device memory, from libtessera_baselines.so beside the library. What cannot run is named with its reason. The
 result file has the keys of `tessera bench --json`, estimate_seconds of the plan, and rms_error of every candidate
-against float64.
+against float64. Backward problems run without graphs, the forward pass outside of what is timed; their rms_error is
+the largest of dq's, dk's and dv's, each over the RMS of the gradient.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from typing import Any, Callable
 
 import torch
 
+from . import _bench_backward as backward
 from . import _bench_peers as peers
 from . import Problem, version
 from ._bench_case import Baselines, Case, Runner
@@ -73,7 +76,14 @@ def special_suite(dtype: str) -> list[str]:
     return cells
 
 
-SUITES = {"forward": forward_suite, "special": special_suite}
+def backward_suite(dtype: str) -> list[str]:
+    """The forward suite's grid, and on its long cells the price of a fixed order of additions to dq."""
+    grid = [f"bwd{text[3:]}" for text in forward_suite(dtype)]
+    longer = [text for text in grid if {"sq4096", "sq16384"} & set(text.split())]
+    return grid + [text.replace(" cuda", " deterministic cuda") for text in longer]
+
+
+SUITES = {"forward": forward_suite, "special": special_suite, "backward": backward_suite}
 
 
 def chosen(problems: list[str], only: list[str]) -> list[str]:
@@ -89,7 +99,7 @@ def chosen(problems: list[str], only: list[str]) -> list[str]:
 class Candidate:
     """One call on a case, by its name and variant; after capture() a replay of its CUDA graph where that works."""
 
-    def __init__(self, name: str, variant: str, call: Callable[[], torch.Tensor]):
+    def __init__(self, name: str, variant: str, call: Callable[[], Any]):
         self.name, self.variant, self.call = name, variant, call
         self.memory = extra_memory(call) + getattr(call, "workspace_bytes", 0)
         self.out = call()
@@ -109,7 +119,8 @@ class Candidate:
                     out = self.call()
                 finally:
                     graph.capture_end()
-            self.out.zero_()
+            for x in tensors_in(self.out):
+                x.zero_()
             graph.replay()
             torch.cuda.synchronize()
             self.out, self.run = out, graph.replay
@@ -131,7 +142,11 @@ class Candidate:
         self.seconds += [begin.elapsed_time(end) * 1e-3 for begin, end in events]
 
 
-def extra_memory(call: Callable[[], torch.Tensor]) -> int:
+def tensors_in(out: Any) -> tuple[torch.Tensor, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def extra_memory(call: Callable[[], Any]) -> int:
     """Device bytes that a call allocates beyond its output, seen on its second run."""
     call()
     torch.cuda.synchronize()
@@ -140,7 +155,7 @@ def extra_memory(call: Callable[[], torch.Tensor]) -> int:
     out = call()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    return max(0, peak - out.numel() * out.element_size())
+    return max(0, peak - sum(x.numel() * x.element_size() for x in tensors_in(out)))
 
 
 _told: set[tuple[str, str]] = set()
@@ -153,12 +168,20 @@ def left_out(name: str, reason: str, text: str) -> None:
         print(f"  {name} left out: {reason} (first at {text})", flush=True)
 
 
+def variants_of(case: Case, name: str, baselines: Baselines | None) -> dict[str, Callable[[], Any]]:
+    if isinstance(case, backward.BackwardCase):
+        if name not in backward.PEERS:
+            raise peers.Refused("computes no gradients")
+        return dict(backward.PEERS[name](case))
+    return dict(peers.textbook(case, baselines) if name == "textbook" else peers.PEERS[name](case))
+
+
 def candidates_of(case: Case, names: list[str], baselines: Baselines | None) -> list[Candidate]:
     """The peers that take the case, each variant that runs."""
     found, text = [], str(case.problem)
     for name in names:
         try:
-            variants = peers.textbook(case, baselines) if name == "textbook" else peers.PEERS[name](case)
+            variants = variants_of(case, name, baselines)
         except (peers.Refused, RuntimeError) as error:
             left_out(name, peers.first_line(error), text)
             continue
@@ -197,7 +220,7 @@ def own_candidates(case: Case, kernels: list[str]) -> list[Candidate]:
     own = []
     for kernel in kernels or [""]:
         try:
-            runner = Runner(case, kernel)
+            runner = (backward.BackwardRunner if isinstance(case, backward.BackwardCase) else Runner)(case, kernel)
             own.append(Candidate(runner.plan.kernel, "", runner))
         except NotImplementedError as error:
             left_out(kernel or "tessera", peers.first_line(error), str(case.problem))
@@ -205,14 +228,17 @@ def own_candidates(case: Case, kernels: list[str]) -> list[Candidate]:
 
 
 def measure(text: str, options: argparse.Namespace, baselines: Baselines | None) -> dict[str, Any]:
-    case = Case(text)
-    own = own_candidates(case, options.kernel)
+    try:
+        case = backward.BackwardCase(text) if backward.is_backward(text) else Case(text)
+        own = own_candidates(case, options.kernel)
+    except NotImplementedError:  # not even the forward pass whose o and lse a backward pass needs
+        own = []
     if not own:
         refused = {"status": "refused", "reason": "no row of ours takes it", "baseline": False, "peers": {}}
-        return {"problem": str(case.problem) + lens_of(text), "kernel": "", **refused}
+        return {"problem": str(Problem(text)) + lens_of(text), "kernel": "", **refused}
     first = own[0]
     candidates = own + candidates_of(case, options.peers, baselines)
-    if not options.eager:
+    if not options.eager and not isinstance(case, backward.BackwardCase):  # autograd replays on the forward's stream
         for one in candidates:
             one.capture()
     if not options.no_errors:
@@ -232,7 +258,8 @@ def measure(text: str, options: argparse.Namespace, baselines: Baselines | None)
     runner, own_figures = first.call, figures(first)
     explained = runner.plan.explain(json=True)
     estimate = explained.get("estimate_seconds")
-    own_figures["extra_bytes"] += (case.q.numel() // case.problem.head_dim_qk) * 4
+    if not isinstance(case, backward.BackwardCase):
+        own_figures["extra_bytes"] += (case.q.numel() // case.problem.head_dim_qk) * 4  # lse
     return {
         "problem": str(case.problem) + lens_of(text),
         "kernel": first.name,

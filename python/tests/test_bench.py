@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
 
 from tessera import _bench_peers as peers  # noqa: E402
 from tessera import bench  # noqa: E402
+from tessera._bench_backward import BackwardCase, BackwardRunner, differentiate, is_backward, sdpa  # noqa: E402
 from tessera._bench_case import Case, Runner  # noqa: E402
 
 CPU_CELLS = [
@@ -48,6 +49,37 @@ def test_a_case_counts_pairs_and_judges_our_rows(text):
     assert case.rms_error(torch.zeros_like(case.q), reference) > 1e-2
 
 
+@pytest.mark.parametrize("text", CPU_CELLS[:4])
+def test_a_backward_case_judges_our_rows_and_peers(text):
+    assert is_backward(f"bwd{text[3:]}") and not is_backward(text)
+    case = BackwardCase(f"bwd{text[3:]}")
+    assert case.flops() * 2 == Case(text).flops() * 5
+    reference = case.exact(1)
+    gradients = BackwardRunner(case)()
+    assert case.rms_error(gradients, reference) < 2e-3
+    assert case.rms_error(tuple(torch.zeros_like(x) for x in gradients), reference) == pytest.approx(1)
+    if not case.window:
+        peer = sdpa(case, torch.nn.attention.SDPBackend.MATH)()
+        assert case.rms_error(peer, reference) < 5e-3
+    else:
+        with pytest.raises(peers.Refused, match="window"):
+            sdpa(case, torch.nn.attention.SDPBackend.MATH)
+
+
+def test_a_backward_peer_keeps_its_forward_pass():
+    case, calls = BackwardCase("bwd f16 b1 hq1 sq8 d8 cpu"), []
+
+    def forward(q, k, v):
+        calls.append(1)
+        return q * 2 + k + v
+
+    backward = differentiate(case, forward)
+    for _ in range(2):
+        dq, dk, dv = backward()
+        assert torch.equal(dq, 2 * case.d_o) and torch.equal(dk, case.d_o) and torch.equal(dv, case.d_o)
+    assert calls == [1]
+
+
 def test_a_pin_chooses_the_row_and_a_refusal_is_an_error():
     case = Case(CPU_CELLS[0])
     assert Runner(case, "cpu.portable.*").plan.kernel.startswith("cpu.portable.")
@@ -64,7 +96,7 @@ def test_outliers_are_of_the_stated_distribution():
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_suites_are_problems_of_the_library(dtype):
-    for suite, count in (("forward", 36), ("special", 29)):
+    for suite, count in (("forward", 36), ("special", 29), ("backward", 36 + 12)):
         cells = bench.SUITES[suite](dtype)
         assert len(set(cells)) == len(cells) == count
         for text in cells:
