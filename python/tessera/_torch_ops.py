@@ -75,6 +75,7 @@ def _backward_plan(arrays: dict[str, Tensor], chosen: tuple, names: tuple[str, .
         chosen,
         longest,
         pin(),
+        torch.are_deterministic_algorithms_enabled(),
     )
     plan = _backward_plans.get(key)
     if plan is None:
@@ -82,6 +83,8 @@ def _backward_plan(arrays: dict[str, Tensor], chosen: tuple, names: tuple[str, .
         extras = {name: views[name] for name in EXTRAS if name in views}
         problem = fill(views["q"], views["k"], views["v"], chosen, extras, longest)
         setattr(problem, "pass", _c.BACKWARD)
+        if torch.are_deterministic_algorithms_enabled():
+            problem.flags |= _c.FLAG_DETERMINISTIC
         problem.num_splits = 0  # how a forward pass was split changes nothing of its gradient
         for name in ("o", "d_o", "dq", "dk", "dv"):
             describe(problem, name, views[name])
@@ -106,8 +109,15 @@ def _backward_plan(arrays: dict[str, Tensor], chosen: tuple, names: tuple[str, .
 
 
 def _dense_rows(x: Tensor | None) -> Tensor | None:
-    """An incoming gradient as the kernels take it: torch hands out expanded ones, whose last stride is 0."""
-    return x if x is None or x.stride(-1) == 1 or x.shape[-1] == 1 and 0 not in x.stride() else x.contiguous()
+    """An incoming gradient as the kernels take it, copied where need be: torch hands out expanded ones, whose last
+    stride is 0, and slices, whose rows on CUDA do not start at multiples of 16 bytes."""
+    if x is None:
+        return x
+    dense = x.stride(-1) == 1 or x.shape[-1] == 1 and 0 not in x.stride()
+    if dense and x.is_cuda:
+        steps = (n for n, size in zip(x.stride()[:-1], x.shape) if size > 1)
+        dense = x.data_ptr() % 16 == 0 and all(n * x.element_size() % 16 == 0 for n in steps)
+    return x if dense else x.contiguous()
 
 
 def _backward(d_o: Tensor, d_lse: Tensor | None, o: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
