@@ -52,6 +52,23 @@ struct Band {
     return begin < end ? Range{begin, end} : Range{0, 0};
   }
 
+  // Rows that see some key of [key_begin, key_end): visible_keys the other way round. Rows of a band that see a key are
+  // neighbours.
+  TESSERA_HD Range seeing_rows(int64_t key_begin, int64_t key_end) const {
+    if (key_end > seqlen_k) key_end = seqlen_k;
+    if (key_begin >= key_end) return {0, 0};
+    const int64_t first = key_begin - right - offset, last = key_end - 1 + left - offset;
+    const int64_t begin = first > 0 ? first : 0, end = last + 1 < seqlen_q ? last + 1 : seqlen_q;
+    return begin < end ? Range{begin, end} : Range{0, 0};
+  }
+
+  // Whether every row of [row_begin, row_end) that exists sees every key of [key_begin, key_end).
+  TESSERA_HD bool keeps_all(int64_t row_begin, int64_t row_end, int64_t key_begin, int64_t key_end) const {
+    if (row_end > seqlen_q) row_end = seqlen_q;
+    return key_end <= seqlen_k && diagonal(row_end - 1) - left <= key_begin &&
+           diagonal(row_begin) + right >= key_end - 1;
+  }
+
   // Tiles of tile_n keys that some row of [row_begin, row_end) sees. Empty blocks give {0, 0, 0, 0}.
   TESSERA_HD TileRange visible_tiles(int64_t row_begin, int64_t row_end, int64_t tile_n) const {
     if (row_end > seqlen_q) row_end = seqlen_q;

@@ -68,7 +68,12 @@ TEST(CudaPlan, RefusalsNameWhatTheyRefuse) {
       {"fwd bf16 sq64 d60 cuda", nullptr, "head_dim_qk=60"},
       {"fwd bf16 sq64 d64 dv20 cuda", nullptr, "head_dim_v=20"},
       {"fwd f32 sq64 d64 cuda", nullptr, "f16 and bf16"},
-      {"bwd bf16 sq64 d64 cuda", nullptr, "forward pass only"},
+      {"bwd bf16 sq64 d64 cuda kernel=cuda.sm80.forward", nullptr, "forward pass only"},
+      {"fwd bf16 sq64 d64 cuda kernel=cuda.sm80.backward", nullptr, "backward pass only"},
+      {"bwd f32 sq64 d64 cuda", nullptr, "f16 and bf16"},
+      {"bwd bf16 sq64 d64 cuda", [](tessera_problem* p) { p->d_o.dtype = TESSERA_F32; }, "d_o.dtype="},
+      {"bwd bf16 sq64 d64 cuda", [](tessera_problem* p) { p->dk.align = 8; }, "dk.align=8"},
+      {"bwd bf16 sq64 d64 cuda splits=2", nullptr, "num_splits=2"},
       {"fwd bf16 hq2 sq64 d64 cuda", [](tessera_problem* p) { p->k.align = 8; }, "k.align=8"},
       {"fwd bf16 hq2 sq64 d64 cuda",
        [](tessera_problem* p) {
@@ -101,6 +106,39 @@ TEST(CudaPlan, DevicesThatAreTooSmallOrTooOldAreRefused) {
     const std::string reason = core::format_refusal(plan.entry->refuse(plan.problem, device));
     EXPECT_NE(reason.find("shared_bytes=" + std::to_string(plan.launch.shared_bytes)), std::string::npos) << reason;
   }
+}
+
+// The backward's shapes: a device with 99 KB of shared memory a block gets smaller ones from d 128 on.
+TEST(CudaPlan, BackwardTakesTheTilesThatFit) {
+  const struct {
+    const char *device, *text;
+    int32_t tile_m, tile_n;
+  } cases[] = {
+      {"h200", "bwd bf16 sq300 d64", 64, 128},       {"rtx4090", "bwd bf16 sq300 d64", 64, 128},
+      {"a100", "bwd f16 sq300 d128", 64, 128},       {"rtx4090", "bwd f16 sq300 d128", 64, 64},
+      {"a100", "bwd bf16 sq300 d256", 64, 64},       {"rtx4090", "bwd bf16 sq300 d256", 32, 32},
+      {"h200", "bwd bf16 sq300 d192 dv128", 64, 64},
+  };
+  for (const auto& one : cases) {
+    core::Plan plan;
+    tessera_status status{};
+    ASSERT_EQ(plan_for(std::string(one.text) + " cuda", one.device, &plan, &status), TESSERA_OK) << status.message;
+    EXPECT_EQ(plan.launch.tile_m, one.tile_m) << one.device << " " << one.text;
+    EXPECT_EQ(plan.launch.tile_n, one.tile_n) << one.device << " " << one.text;
+  }
+}
+
+// float32 sums of dq and two statistics a row, rows rounded up to 128 a sequence: linear in the lengths.
+TEST(CudaPlan, BackwardScratchIsLinear) {
+  const auto workspace = [](const char* text) {
+    core::Plan plan;
+    tessera_status status{};
+    EXPECT_EQ(plan_for(text, "h200", &plan, &status), TESSERA_OK) << status.message;
+    return plan.launch.workspace_bytes;
+  };
+  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq1000 d64 cuda"), 2 * 4 * 1024 * (64 + 2) * 4);
+  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq16384 d64 cuda"), int64_t{2} * 4 * 16384 * (64 + 2) * 4);
+  EXPECT_GT(workspace("bwd bf16 b2 hq4 sq1000 d64 deterministic cuda"), workspace("bwd bf16 b2 hq4 sq1000 d64 cuda"));
 }
 
 TEST(CudaPlan, SplitsTakeAWorkspace) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -92,6 +93,44 @@ TEST(Semantics, VisibleTilesMatchBruteForce) {
                    << " rows from " << row << " tile " << tile_m << "x" << tile_n;
           }
         }
+      }
+    }
+  });
+}
+
+TEST(Semantics, SeeingRowsAreVisibleKeysTheOtherWayRound) {
+  for_each_band(6, [](int64_t sq, int64_t sk, int64_t left, int64_t right, bool top_left) {
+    const Band band = make_band(sq, sk, left, right, top_left);
+    for (int64_t j = 0; j < 8; ++j) {
+      const Range rows = band.seeing_rows(j, j + 1);
+      ASSERT_GE(rows.begin, 0);
+      ASSERT_LE(rows.end, sq);
+      for (int64_t i = 0; i < sq; ++i) {
+        ASSERT_EQ(i >= rows.begin && i < rows.end, j < sk && keeps(sq, sk, left, right, top_left, i, j))
+            << sq << " " << sk << " " << left << " " << right << " " << top_left << " at " << i << "," << j;
+      }
+    }
+  });
+}
+
+// Backward's blocks ask by key tile which query tiles see them, and by query tile which key tiles it sees: the turns in
+// which dq is added rest on both answers being the same relation.
+TEST(Semantics, QueryTilesOfKeyTilesAgreeWithKeyTilesOfQueryTiles) {
+  constexpr int64_t kTileM = 2, kTileN = 3;
+  for_each_band(7, [](int64_t sq, int64_t sk, int64_t left, int64_t right, bool top_left) {
+    const Band band = make_band(sq, sk, left, right, top_left);
+    for (int64_t m = 0; m * kTileM < sq; ++m) {
+      const TileRange tiles = band.visible_tiles(m * kTileM, (m + 1) * kTileM, kTileN);
+      for (int64_t n = 0; n * kTileN < sk + kTileN; ++n) {
+        const Range rows = band.seeing_rows(n * kTileN, (n + 1) * kTileN);
+        const bool from_key = !rows.empty() && m >= rows.begin / kTileM && m * kTileM < rows.end;
+        ASSERT_EQ(from_key, n >= tiles.begin && n < tiles.end)
+            << sq << " " << sk << " " << left << " " << right << " " << top_left << " tiles " << m << "," << n;
+        bool all = true;
+        for (int64_t i = m * kTileM; i < std::min(sq, (m + 1) * kTileM); ++i) {
+          for (int64_t j = n * kTileN; j < (n + 1) * kTileN; ++j) all &= band.keeps(i, j);
+        }
+        ASSERT_EQ(band.keeps_all(m * kTileM, (m + 1) * kTileM, n * kTileN, (n + 1) * kTileN), all);
       }
     }
   });

@@ -30,11 +30,6 @@ Refusal refuse_rows(std::span<const StrideRule> rules, int64_t unit) {
 
 int64_t query_rows(const Problem& p) { return p.layout_q == TESSERA_PACKED ? p.total_q : p.batch * p.seqlen_q; }
 int64_t align_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-Strides strides(const Operand& operand, int64_t batches, int64_t rows, int64_t heads) {
-  return {batches > 1 ? operand.batch_stride : 0, rows > 1 ? operand.row_stride : 0,
-          heads > 1 ? operand.head_stride : 0};
-}
-
 void fill_pointers(const tessera_tensors& t, const Problem& p, ForwardParams* out) {
   out->q = t.q;
   out->k = t.k;
@@ -59,6 +54,11 @@ bool is_plain(const Problem& p) {
   return p.softcap == 0 && !p.has(TESSERA_FLAG_BIAS) && !p.has(TESSERA_FLAG_ALIBI) && p.scale > 1e-30 && p.scale < 1e30;
 }
 
+Strides strides(const Operand& operand, int64_t batches, int64_t rows, int64_t heads) {
+  return {batches > 1 ? operand.batch_stride : 0, rows > 1 ? operand.row_stride : 0,
+          heads > 1 ? operand.head_stride : 0};
+}
+
 Extents extents(const Problem& p) {
   const bool packed_q = p.layout_q == TESSERA_PACKED, packed_k = p.layout_kv == TESSERA_PACKED,
              paged = p.layout_kv == TESSERA_PAGED;
@@ -71,8 +71,9 @@ Extents extents(const Problem& p) {
                      : p.seqlen_k};
 }
 
-Refusal refuse_operands(const Problem& p) {
-  if (p.pass != TESSERA_FORWARD) return {"computes the forward pass only"};
+Refusal refuse_operands(const Problem& p, int32_t pass) {
+  if (p.pass != pass)
+    return {pass == TESSERA_FORWARD ? "computes the forward pass only" : "computes the backward pass only"};
   if (p.q.dtype != TESSERA_F16 && p.q.dtype != TESSERA_BF16) return {"takes f16 and bf16", "q.dtype", p.q.dtype};
   if (p.k.dtype != p.q.dtype) return {"takes k of q's dtype", "k.dtype", p.k.dtype};
   if (p.v.dtype != p.q.dtype) return {"takes v of q's dtype", "v.dtype", p.v.dtype};
@@ -87,26 +88,33 @@ Refusal refuse_operands(const Problem& p) {
 }
 
 Refusal refuse_layout(const Problem& p) {
-  const struct {
-    const char* name;
-    int32_t align;
-  } operands[] = {{"q.align", p.q.align}, {"k.align", p.k.align}, {"v.align", p.v.align}, {"o.align", p.o.align}};
-  for (const auto& operand : operands) {
-    if (operand.align % 16 != 0) return {"needs operands at multiples of 16 bytes", operand.name, operand.align};
-  }
   const auto [batches_q, rows_q, batches_k, rows_k] = extents(p);
-  const StrideRule inputs[] = {
-      {"q.batch stride", p.q.batch_stride, batches_q}, {"q.row stride", p.q.row_stride, rows_q},
-      {"q.head stride", p.q.head_stride, p.heads_q},   {"k.batch stride", p.k.batch_stride, batches_k},
-      {"k.row stride", p.k.row_stride, rows_k},        {"k.head stride", p.k.head_stride, p.heads_kv},
-      {"v.batch stride", p.v.batch_stride, batches_k}, {"v.row stride", p.v.row_stride, rows_k},
-      {"v.head stride", p.v.head_stride, p.heads_kv},
+  const struct {
+    const char *align, *batch, *row, *head;
+    const Operand& operand;
+    bool of_keys, forward;
+  } rules[] = {
+      {"q.align", "q.batch stride", "q.row stride", "q.head stride", p.q, false, true},
+      {"k.align", "k.batch stride", "k.row stride", "k.head stride", p.k, true, true},
+      {"v.align", "v.batch stride", "v.row stride", "v.head stride", p.v, true, true},
+      {"o.align", "o.batch stride", "o.row stride", "o.head stride", p.o, false, true},
+      {"d_o.align", "d_o.batch stride", "d_o.row stride", "d_o.head stride", p.d_o, false, false},
+      {"dq.align", "dq.batch stride", "dq.row stride", "dq.head stride", p.dq, false, false},
+      {"dk.align", "dk.batch stride", "dk.row stride", "dk.head stride", p.dk, true, false},
+      {"dv.align", "dv.batch stride", "dv.row stride", "dv.head stride", p.dv, true, false},
   };
-  if (const Refusal refusal = refuse_rows(inputs, 8)) return refusal;
-  const StrideRule outputs[] = {{"o.batch stride", p.o.batch_stride, batches_q},
-                                {"o.row stride", p.o.row_stride, rows_q},
-                                {"o.head stride", p.o.head_stride, p.heads_q}};
-  return refuse_rows(outputs, p.o.dtype == TESSERA_F32 ? 4 : 8);
+  for (const auto& rule : rules) {
+    if (!rule.forward && p.pass == TESSERA_FORWARD) continue;
+    const Operand& operand = rule.operand;
+    if (operand.align % 16 != 0) return {"needs operands at multiples of 16 bytes", rule.align, operand.align};
+    const StrideRule strides[] = {
+        {rule.batch, operand.batch_stride, rule.of_keys ? batches_k : batches_q},
+        {rule.row, operand.row_stride, rule.of_keys ? rows_k : rows_q},
+        {rule.head, operand.head_stride, rule.of_keys ? p.heads_kv : p.heads_q},
+    };
+    if (const Refusal refusal = refuse_rows(strides, operand.dtype == TESSERA_F32 ? 4 : 8)) return refusal;
+  }
+  return {};
 }
 
 Refusal refuse_sizes(const Problem& p, int32_t tile_m) {

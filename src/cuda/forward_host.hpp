@@ -1,5 +1,6 @@
-// What the host sides of the CUDA forward kernels share: what all of them refuse, how many blocks and bytes a problem
-// makes, and the parameters of a launch. A kernel's own planning is in its architecture's folder.
+// What the host sides of the CUDA kernels share, those of backward through backward_host.hpp: what all of them refuse,
+// how many blocks and bytes a problem makes, and the parameters of a launch. A kernel's own planning is in its
+// architecture's folder.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,12 @@ inline constexpr int64_t kMaxInt = 0x7fffffff;
 // Plain scores are q k^T times a positive scale that float32 holds without loss of range.
 bool is_plain(const core::Problem& p);
 
-// Dtypes, head dims and features that no CUDA forward takes.
-core::Refusal refuse_operands(const core::Problem& p);
+// The other pass than `pass`, and dtypes, head dims and features of q, k, v and o that no CUDA kernel takes.
+core::Refusal refuse_operands(const core::Problem& p, int32_t pass);
 // Counts that do not fit the kernels' 32-bit indices, at tile_m query rows a block.
 core::Refusal refuse_sizes(const core::Problem& p, int32_t tile_m);
-// Rows must start at multiples of 16 bytes: every stride that is used, and the addresses.
+// Rows must start at multiples of 16 bytes: every stride that is used, and the addresses; in backward also those of the
+// gradients.
 core::Refusal refuse_layout(const core::Problem& p);
 
 inline int64_t query_blocks(const core::Problem& p, int64_t tile_m) { return (p.seqlen_q + tile_m - 1) / tile_m; }
@@ -33,6 +35,8 @@ struct Extents {
   int64_t batches_q, rows_q, batches_k, rows_k;
 };
 Extents extents(const core::Problem& p);
+// The strides of an operand of `batches` x `rows` x `heads`; those of dims of size 1 are 0.
+Strides strides(const core::Operand& operand, int64_t batches, int64_t rows, int64_t heads);
 
 // Heads of one batch after another, `heads` of them, as many together as leave K and V in half of L2 (the other half is
 // for what streams by), in multiples of `unit`. Where all query blocks cost the same there is nothing to balance, and a

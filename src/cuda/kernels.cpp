@@ -4,7 +4,7 @@
 namespace tessera::core {
 
 KernelList cuda_kernels() {
-  static const KernelEntry kKernels[] = {cuda::sm90::kForward, cuda::sm80::kForward};
+  static const KernelEntry kKernels[] = {cuda::sm90::kForward, cuda::sm80::kForward, cuda::sm80::kBackward};
   return kKernels;
 }
 

@@ -6,7 +6,7 @@
 namespace tessera::cuda {
 
 namespace sm80 {
-extern const core::KernelEntry kForward;
+extern const core::KernelEntry kForward, kBackward;
 }
 namespace sm90 {
 extern const core::KernelEntry kForward;

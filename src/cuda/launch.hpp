@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "backward_params.hpp"
 #include "forward_params.hpp"
 #include "tessera/tessera.h"
 
@@ -20,6 +21,17 @@ struct ForwardPair {
   ForwardInstance plain, general;
 };
 
+struct BackwardInstance {
+  int32_t tile_m, tile_n, stages, threads, shared_bytes;
+  cudaError_t (*prepare)();  // on the current device
+  cudaError_t (*launch)(const BackwardParams& params, uint32_t blocks, cudaStream_t stream);
+};
+
+// The kernels of one element type, head-dim bucket and size of shared memory. d_bias: its gradient alone.
+struct BackwardKernels {
+  BackwardInstance plain, general, d_bias;
+};
+
 namespace sm80 {
 
 extern const ForwardPair kForwardF16D64, kForwardF16D96, kForwardF16D128, kForwardF16D192, kForwardF16D256;
@@ -28,7 +40,22 @@ extern const ForwardPair kForwardBf16D64, kForwardBf16D96, kForwardBf16D128, kFo
 // The same for compute capability 12.0 and later (NarrowConfig64).
 extern const ForwardPair kForwardF16D64Narrow, kForwardBf16D64Narrow;
 
+extern const BackwardKernels kBackwardF16D64, kBackwardF16D96, kBackwardF16D128, kBackwardF16D192, kBackwardF16D256;
+extern const BackwardKernels kBackwardBf16D64, kBackwardBf16D96, kBackwardBf16D128, kBackwardBf16D192,
+    kBackwardBf16D256;
+// The same where a block has less than 160 KB of shared memory.
+extern const BackwardKernels kBackwardF16D128Small, kBackwardF16D192Small, kBackwardF16D256Small;
+extern const BackwardKernels kBackwardBf16D128Small, kBackwardBf16D192Small, kBackwardBf16D256Small;
+
 }  // namespace sm80
+
+// Before and after the main kernel of a backward pass, whose dq sums have dq_dim columns; `blocks`: of kRowTile rows.
+cudaError_t launch_preprocess(const BackwardParams& params, bool bf16, int32_t dq_dim, uint32_t blocks,
+                              cudaStream_t stream);
+cudaError_t launch_postprocess(const BackwardParams& params, bool bf16, int32_t dq_dim, uint32_t blocks,
+                               cudaStream_t stream);
+cudaError_t launch_sum_sinks(const BackwardParams& params, cudaStream_t stream);
+cudaError_t prepare_backward_rows(bool bf16, int32_t dq_dim);  // all three, on the current device
 
 // Merges the partial states of a split forward, in order, with sinks: final_params' o and lse from `partial`'s.
 cudaError_t launch_combine(const ForwardParams& partial, const ForwardParams& final_params, bool bf16,

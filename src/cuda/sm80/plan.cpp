@@ -36,7 +36,7 @@ const ForwardInstance& forward_instance(const Problem& p, const DeviceInfo& devi
 
 Refusal refuse_forward(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
-  if (const Refusal refusal = refuse_operands(p)) return refusal;
+  if (const Refusal refusal = refuse_operands(p, TESSERA_FORWARD)) return refusal;
   if (device.arch < 80) return {"needs compute capability 8.0 or later", "arch", device.arch};
   if (p.sm_margin != 0) return {"has no sm_margin: its blocks are not persistent", "sm_margin", p.sm_margin};
   const ForwardInstance& instance = forward_instance(p, device);

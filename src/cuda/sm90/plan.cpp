@@ -158,7 +158,7 @@ Refusal refuse_strides(const Problem& p) {
 
 Refusal refuse_forward(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
-  if (const Refusal refusal = refuse_operands(p)) return refusal;
+  if (const Refusal refusal = refuse_operands(p, TESSERA_FORWARD)) return refusal;
   if (device.arch != 90) return {"needs compute capability 9.0 (Hopper)", "arch", device.arch};
   if (p.sm_margin >= device.units) {
     return {"needs a multiprocessor beside sm_margin", "sm_margin", p.sm_margin};

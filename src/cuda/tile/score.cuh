@@ -72,30 +72,39 @@ __device__ __forceinline__ float load_bias(const void* bias, int32_t dtype, int6
   return Element::unpack(static_cast<const uint16_t*>(bias)[index]);
 }
 
-// Products to scores in base 2, with everything but the band. Bias is read only where the band keeps a key.
+// A product to a natural score, with everything but the band; *capped is the score before bias and ALiBi. Bias is read
+// only where the band keeps the key. `bias_row`: the bias element of (row, key 0).
+template <class Element>
+__device__ __forceinline__ float general_score(const ForwardParams& p, const core::Band& band, float slope,
+                                               int64_t bias_row, int64_t row, int64_t column, float product,
+                                               float* capped) {
+  float x = product * p.scale;
+  if (p.softcap > 0.0f) x = core::apply_softcap(x, p.softcap);
+  *capped = x;
+  if (p.bias_dtype != 0 && row < band.seqlen_q && band.keeps(row, column)) {
+    x += load_bias<Element>(p.bias, p.bias_dtype, bias_row + column * p.bias_stride[3]);
+  }
+  if (p.alibi_slopes != nullptr) x += core::alibi_bias(slope, band.diagonal(row), column);
+  return x;
+}
+
+// Products to scores in base 2, with everything but the band.
 template <class Element, int kBlocks, int kColumns>
 __device__ __forceinline__ void general_scores(float (&scores)[kBlocks][kColumns][4], const ForwardParams& p,
                                                const BlockView& view, const LaneRows<kBlocks>& rows, int64_t key) {
-  const core::Band& band = view.sequence.band;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t my_row = rows.row[b][half];
-      const int64_t diagonal = band.diagonal(my_row);
-      const bool row_exists = my_row < band.seqlen_q;
       const int64_t bias_row = view.bias_row0 + my_row * p.bias_stride[2];
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          const int64_t column = key + fragment_column(n, e);
-          float x = scores[b][n][e] * p.scale;
-          if (p.softcap > 0.0f) x = core::apply_softcap(x, p.softcap);
-          if (p.bias_dtype != 0 && row_exists && band.keeps(my_row, column)) {
-            x += load_bias<Element>(p.bias, p.bias_dtype, bias_row + column * p.bias_stride[3]);
-          }
-          if (p.alibi_slopes != nullptr) x += core::alibi_bias(view.slope, diagonal, column);
+          float capped;
+          const float x = general_score<Element>(p, view.sequence.band, view.slope, bias_row, my_row,
+                                                 key + fragment_column(n, e), scores[b][n][e], &capped);
           scores[b][n][e] = x * static_cast<float>(core::kLog2E);
         }
       }

@@ -1,0 +1,104 @@
+// The shared host side of the CUDA backward kernels.
+#include "backward_host.hpp"
+
+#include "tile/backward_scheduler.cuh"
+
+namespace tessera::cuda {
+
+using core::Problem;
+using core::Refusal;
+
+namespace {
+
+int64_t align_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t scratch_rows(const Problem& p) {
+  return count_scratch_rows(p.layout_q == TESSERA_PACKED, p.batch, p.seqlen_q, p.total_q);
+}
+int64_t row_tiles(const Problem& p) {
+  return (p.seqlen_q + kScratchRows - 1) / kScratchRows * (kScratchRows / kRowTile);
+}
+
+}  // namespace
+
+Refusal refuse_backward(const Problem& p) {
+  if (const Refusal refusal = refuse_operands(p, TESSERA_BACKWARD)) return refusal;
+  if (p.d_o.dtype != p.q.dtype) return {"takes d_o in q's dtype", "d_o.dtype", p.d_o.dtype};
+  if (p.num_splits > 1)
+    return {"takes no splits: those of a forward pass do not change its gradient", "num_splits", p.num_splits};
+  if (p.sm_margin != 0) return {"has no sm_margin: its blocks are not persistent", "sm_margin", p.sm_margin};
+  // A block of the kernels before and after takes kRowTile rows, one of the main kernel at least 32 keys.
+  if (const Refusal refusal = refuse_sizes(p, kRowTile)) return refusal;
+  const int64_t pairs = p.batch * p.heads_q;
+  if (pairs > 0 && ((p.seqlen_k + 31) / 32 > kMaxInt / pairs || row_tiles(p) > kMaxInt / pairs)) {
+    return {"takes at most 2147483647 blocks of rows", "batch", p.batch};
+  }
+  // Rows of the scratch arrays, with room for a factor of head dim and size.
+  if (scratch_rows(p) > (int64_t{1} << 48) / p.heads_q)
+    return {"needs a workspace past 2^58 bytes for these queries", "seqlen_q", p.seqlen_q};
+  return refuse_layout(p);
+}
+
+BackwardWorkspace lay_out_workspace(const Problem& p, int32_t dq_dim) {
+  BackwardWorkspace at{};
+  const auto take = [&at](int64_t bytes) {
+    const int64_t begin = at.bytes;
+    at.bytes += align_256(bytes);
+    return begin;
+  };
+  const int64_t rows = p.heads_q * scratch_rows(p);
+  at.lse = take(rows * 4);
+  at.delta = take(rows * 4);
+  at.dq_sum = take(rows * dq_dim * 4);
+  at.sink_sums = take(p.has(TESSERA_FLAG_D_SINKS) ? p.heads_q * p.batch * row_tiles(p) * 4 : 0);
+  const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
+  at.turns = take(ordered ? rows / kTurnRows * 4 : 0);
+  at.ticket = take(ordered ? 4 : 0);
+  return at;
+}
+
+BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, std::byte* workspace, int32_t dq_dim) {
+  BackwardParams out{};
+  out.f = make_params(p, t);
+  out.f.lse = static_cast<float*>(t.lse);  // an input here, whatever the flags ask for
+  out.d_o = t.d_o;
+  out.d_lse = p.has(TESSERA_FLAG_D_LSE) ? static_cast<const float*>(t.d_lse) : nullptr;
+  out.dq = t.dq;
+  out.dk = t.dk;
+  out.dv = t.dv;
+  out.d_bias = p.has(TESSERA_FLAG_D_BIAS) ? t.d_bias : nullptr;
+  out.d_sinks = p.has(TESSERA_FLAG_D_SINKS) ? t.d_sinks : nullptr;
+  const auto [batches_q, rows_q, batches_k, rows_k] = extents(p);
+  out.d_o_stride = strides(p.d_o, batches_q, rows_q, p.heads_q);
+  out.dq_stride = strides(p.dq, batches_q, rows_q, p.heads_q);
+  out.dk_stride = strides(p.dk, batches_k, rows_k, p.heads_kv);
+  out.dv_stride = strides(p.dv, batches_k, rows_k, p.heads_kv);
+  for (int i = 0; i < 4; ++i) out.d_bias_stride[i] = p.d_bias.stride[i];
+  out.d_bias_dtype = p.has(TESSERA_FLAG_D_BIAS) ? p.d_bias.dtype : 0;
+  out.dq_is_float = p.dq.dtype == TESSERA_F32;
+  out.dk_is_float = p.dk.dtype == TESSERA_F32;
+  out.dv_is_float = p.dv.dtype == TESSERA_F32;
+  const BackwardWorkspace at = lay_out_workspace(p, dq_dim);
+  out.lse = reinterpret_cast<float*>(workspace + at.lse);
+  out.delta = reinterpret_cast<float*>(workspace + at.delta);
+  out.dq_sum = reinterpret_cast<float*>(workspace + at.dq_sum);
+  out.sink_sums = reinterpret_cast<float*>(workspace + at.sink_sums);
+  if (p.has(TESSERA_FLAG_DETERMINISTIC)) {
+    out.turns = reinterpret_cast<int32_t*>(workspace + at.turns);
+    out.ticket = reinterpret_cast<uint32_t*>(workspace + at.ticket);
+  }
+  out.scratch_rows = scratch_rows(p);
+  out.batch = static_cast<int32_t>(p.batch);
+  out.heads_kv = p.heads_kv;
+  out.row_tiles = static_cast<int32_t>(row_tiles(p));
+  return out;
+}
+
+int32_t heads_together_backward(const Problem& p, int64_t l2_bytes) {
+  const int64_t heads = p.batch * p.heads_kv;
+  if (heads == 0) return 1;
+  const int64_t dim = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
+  const int64_t bytes = p.group * p.seqlen_q * (2 * (p.head_dim_qk + p.head_dim_v) + 4 * dim) + 1;
+  return static_cast<int32_t>(clamp_to(l2_bytes / 2 / bytes, 1, heads));
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,41 @@
+// What a backward launch hands its kernels by value. Host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "forward_params.hpp"
+
+namespace tessera::cuda {
+
+// Rows of one preprocess or postprocess block; the scratch rows of a sequence are a multiple of kScratchRows, so that
+// every tile of the main kernel finds whole tiles of statistics and of dq.
+inline constexpr int kRowTile = 64, kScratchRows = 128;
+// Turns are counted for every this many rows: no kernel's query tile is smaller.
+inline constexpr int kTurnRows = 32;
+
+struct BackwardParams {
+  ForwardParams f;  // operands, lengths and scores as in forward; o and lse are inputs, schedule is over key tiles
+  const void* d_o;
+  const float* d_lse;  // null: 0
+  void *dq, *dk, *dv, *d_bias;
+  float* d_sinks;  // null: not wanted
+  Strides d_o_stride, dq_stride, dk_stride, dv_stride;
+  int64_t d_bias_stride[4];
+  int32_t d_bias_dtype;  // 0: not wanted
+  bool dq_is_float, dk_is_float, dv_is_float;
+
+  // The workspace. [heads_q][scratch_rows] each: lse as the main kernel wants it (+inf for rows that add nothing) and
+  // delta = rowsum(d_o * o) - d_lse.
+  float *lse, *delta;
+  // dq before scale, [heads_q][scratch_rows / 16][head dim bucket / 8][4][32]: as fragments lie, see dq_fragment().
+  float* dq_sum;
+  // The parts of d_sinks, [heads_q][batch][row_tiles].
+  float* sink_sums;
+  int32_t* turns;    // [heads_q][scratch_rows / kTurnRows]: key tiles added to dq; null: in any order
+  uint32_t* ticket;  // blocks started, with turns
+  int64_t scratch_rows;
+  int32_t batch, heads_kv;
+  int32_t row_tiles;  // of kRowTile rows, of the longest sequence
+};
+
+}  // namespace tessera::cuda

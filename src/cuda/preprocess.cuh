@@ -1,0 +1,157 @@
+// What stands before and after the main kernel of a backward pass, for every architecture:
+//   preprocess    delta = rowsum(d_o * o) - d_lse, lse as the main kernel wants it, parts of d_sinks; zeroes dq's sums
+//   postprocess   dq = scale * the sums, in its type and strides
+//   d_sinks       their parts summed in a fixed order
+// Reads o and d_o once and writes dq's sums and dq once: bound by memory.
+// Invariant: scratch rows past a used length have lse +inf and delta 0, so that the main kernel adds nothing for them;
+// dq rows past a used length are +0; rows that no sequence owns are not touched.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "element_io.cuh"
+#include "tile/backward_scheduler.cuh"
+#include "tile/row_store.cuh"
+
+namespace tessera::cuda {
+
+inline constexpr int kRowThreads = 128;  // of preprocess and postprocess blocks, which take kRowTile rows of one head
+
+struct RowItem {
+  int head, tile;
+  uint32_t batch;
+};
+__device__ __forceinline__ RowItem row_item(const BackwardParams& p) {
+  const uint32_t tile = blockIdx.x % p.row_tiles, head_batch = blockIdx.x / p.row_tiles;
+  return {static_cast<int>(head_batch % p.f.heads_q), static_cast<int>(tile), head_batch / p.f.heads_q};
+}
+
+// Sum of d_o * o over the 8 columns from `column` on.
+template <class Element>
+__device__ __forceinline__ float multiply_chunk(const BackwardParams& p, int64_t o, int64_t d_o) {
+  const uint4 grad = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.d_o) + d_o);
+  const uint32_t grads[4] = {grad.x, grad.y, grad.z, grad.w};
+  float values[8];
+  if (p.f.o_is_float) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float4 four = reinterpret_cast<const float4*>(static_cast<const float*>(p.f.o) + o)[i];
+      values[4 * i] = four.x;
+      values[4 * i + 1] = four.y;
+      values[4 * i + 2] = four.z;
+      values[4 * i + 3] = four.w;
+    }
+  } else {
+    const uint4 eight = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.f.o) + o);
+    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      values[2 * i] = Element::unpack(static_cast<uint16_t>(pairs[i]));
+      values[2 * i + 1] = Element::unpack(static_cast<uint16_t>(pairs[i] >> 16));
+    }
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum = fmaf(Element::unpack(static_cast<uint16_t>(grads[i])), values[2 * i], sum);
+    sum = fmaf(Element::unpack(static_cast<uint16_t>(grads[i] >> 16)), values[2 * i + 1], sum);
+  }
+  return sum;
+}
+
+// dq_dim: the head-dim bucket of the main kernel, whose sums this zeroes.
+template <class Element>
+__global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_constant__ BackwardParams p, int dq_dim) {
+  constexpr int kLanes = 8, kRowsPerPass = kRowThreads / kLanes;
+  __shared__ float sink_terms[kRowTile];
+  const RowItem item = row_item(p);
+  const SequenceView at = locate_sequence(p.f, item.batch, 0);
+  if (blockIdx.x == 0 && threadIdx.x == 0 && p.ticket != nullptr) *p.ticket = 0;
+
+  const int64_t first = int64_t{item.tile} * kRowTile;
+  const int64_t scratch = item.head * p.scratch_rows + scratch_row(p.f, item.batch, at);
+  const int64_t lse_row = p.f.cu_seqlens_q != nullptr ? item.head * p.f.total_q + at.q_row
+                                                      : (at.q_batch * p.f.heads_q + item.head) * p.f.seqlen_q;
+  const int64_t o = at.q_batch * p.f.o_stride.batch + item.head * p.f.o_stride.head;
+  const int64_t d_o = at.q_batch * p.d_o_stride.batch + item.head * p.d_o_stride.head;
+  const bool owned = first < (at.rows_q + kScratchRows - 1) / kScratchRows * kScratchRows;
+  for (int r = threadIdx.x / kLanes; r < kRowTile; r += kRowsPerPass) {
+    const int64_t row = first + r;
+    const bool used = row < at.band.seqlen_q;
+    float delta = 0.0f;
+    if (used) {
+      for (int c = threadIdx.x % kLanes * 8; c < p.f.head_dim_v; c += kLanes * 8) {
+        delta += multiply_chunk<Element>(p, o + (at.q_row + row) * p.f.o_stride.row + c,
+                                         d_o + (at.q_row + row) * p.d_o_stride.row + c);
+      }
+    }
+#pragma unroll
+    for (int lane = 1; lane < kLanes; lane *= 2) delta += __shfl_xor_sync(0xffffffffu, delta, lane);
+    if (threadIdx.x % kLanes != 0) continue;
+    float lse = INFINITY, term = 0.0f;
+    if (used) {
+      if (p.d_lse != nullptr) delta -= p.d_lse[lse_row + row];
+      lse = p.f.lse[lse_row + row];
+      // The exponent is at most 0, since the sink is part of lse; a rounded lse must not make it more.
+      const float sink = p.d_sinks != nullptr ? p.f.sinks[item.head] : -INFINITY;
+      if (sink != -INFINITY) term = -expf(fminf(sink - lse, 0.0f)) * delta;
+      if (lse == -INFINITY) lse = INFINITY;
+    }
+    sink_terms[r] = term;
+    if (owned) {
+      p.lse[scratch + row] = lse;
+      p.delta[scratch + row] = delta;
+    }
+  }
+  if (owned) {
+    float4* sums = reinterpret_cast<float4*>(p.dq_sum + dq_fragment(p.scratch_rows, 0, scratch + first, 0, dq_dim));
+    for (int i = threadIdx.x; i < kRowTile * dq_dim / 4; i += kRowThreads)
+      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (p.turns != nullptr && threadIdx.x < kRowTile / kTurnRows)
+      p.turns[(scratch + first) / kTurnRows + threadIdx.x] = 0;
+  }
+  if (p.d_sinks == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float sum = 0.0f;
+  for (int r = 0; r < kRowTile; ++r) sum += sink_terms[r];
+  p.sink_sums[(int64_t{item.head} * p.batch + item.batch) * p.row_tiles + item.tile] = sum;
+}
+
+template <class Element, int kDim>
+__global__ void __launch_bounds__(kRowThreads) postprocess_kernel(const __grid_constant__ BackwardParams p) {
+  __shared__ __align__(128) char tile[kRowTile * kDim * 2];
+  const RowItem item = row_item(p);
+  const SequenceView at = locate_sequence(p.f, item.batch, 0);
+  const int64_t first = int64_t{item.tile} * kRowTile;
+  if (first >= at.rows_q) return;
+  const int row = threadIdx.x / 32 * 16;
+  const float* sums = p.dq_sum +
+                      dq_fragment(p.scratch_rows, item.head, scratch_row(p.f, item.batch, at) + first + row, 0, kDim) +
+                      threadIdx.x % 32;
+  float dq[1][kDim / 8][4];
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) dq[0][n][e] = n * 8 < p.f.head_dim_qk ? sums[n * 128 + e * 32] : 0.0f;
+  }
+  const RowTarget target = row_target(p.dq, p.dq_stride, at.q_batch, at.q_row + first, item.head, at.rows_q - first,
+                                      p.f.head_dim_qk, p.dq_is_float);
+  store_rows<Element, kDim, 1>(target, tile, dq, row, 0, p.f.scale);
+  __syncthreads();
+  copy_rows<kRowTile, kDim, kRowThreads>(target, tile);
+}
+
+// One block of one warp a head.
+__global__ void __launch_bounds__(32) sum_sinks_kernel(const __grid_constant__ BackwardParams p) {
+  const int64_t count = int64_t{p.batch} * p.row_tiles;
+  const float* parts = p.sink_sums + blockIdx.x * count;
+  double sum = 0.0;
+  for (int64_t i = threadIdx.x; i < count; i += 32) sum += parts[i];
+#pragma unroll
+  for (int lane = 1; lane < 32; lane *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+  if (threadIdx.x == 0) p.d_sinks[blockIdx.x] = static_cast<float>(sum);
+}
+
+}  // namespace tessera::cuda

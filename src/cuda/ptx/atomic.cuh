@@ -1,0 +1,39 @@
+// Additions and counters in global memory that several blocks share: one function an instruction. sm_80 and later.
+// Source: PTX ISA, "Parallel Synchronization and Communication Instructions: red" and "ld".
+#pragma once
+
+#include <cstdint>
+
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/atomic.hpp"
+#else
+
+namespace tessera::cuda::ptx {
+
+// *address += value, no order against anything. PTX ISA: red.relaxed.gpu.global.add.f32.
+__device__ __forceinline__ void reduce_add(float* address, float value) {
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");
+}
+
+// *address += value after everything that this thread did or saw before. PTX ISA: red.release.gpu.global.add.s32.
+__device__ __forceinline__ void reduce_add_release(int32_t* address, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// Reads a counter; what its writers did before is then seen. PTX ISA: ld.acquire.gpu.global.s32.
+__device__ __forceinline__ int32_t load_acquire(const int32_t* address) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// Adds 1 and returns what was there. PTX ISA: atom.relaxed.gpu.global.add.u32.
+__device__ __forceinline__ uint32_t fetch_increment(uint32_t* address) {
+  uint32_t value;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+}  // namespace tessera::cuda::ptx
+
+#endif

@@ -1,0 +1,281 @@
+// Gradients of attention on mma.sync for every GPU from sm_80 on, P recomputed from q, k and lse.
+// One block owns kTileN keys of one (sequence, key/value head): it holds their K and V, walks over the query tiles of
+// all query heads of the group that see them, and sums dk and dv in registers, so these two need no exchange and are
+// bitwise repeatable. dq is the sum over key tiles: each block adds its part to float32 sums in the workspace, by
+// atomic additions in any order, or with `turns` in the order of the tickets by which blocks start, so that a block
+// waits only for blocks that started before it.
+// Work: 10 * kTileM * kTileN * d FLOPs a step against 4 * kTileM * d bytes of Q and dO from L2 and 4 * kTileM * d of dq
+// added there. At d 128 fragment loads from shared memory (720 KB a step of 64 x 128) weigh as much as the products.
+// Shared memory: see BackwardShape. Two barriers a step: operands are there, dS^T is there.
+// Source: Dao, FlashAttention-2, Algorithm 2.
+#pragma once
+
+#include "../ptx/atomic.cuh"
+#include "../tile/backward_scheduler.cuh"
+#include "../tile/row_store.cuh"
+#include "../tile/score_gradient.cuh"
+#include "backward_products.cuh"
+
+namespace tessera::cuda::sm80 {
+
+// Starts the copies of kRows rows of one head from `row` on, to the tile at `destination`; rows at or past `count` are
+// zero-filled.
+template <int kRows, class Config>
+__device__ __forceinline__ void start_rows(uint32_t destination, const void* base, const Strides& stride, int64_t batch,
+                                           int64_t first_row, int64_t head, int64_t row, int64_t count, int head_dim) {
+  using Copy = TileCopy<kRows, Config::kHeadDim, Config::kThreads>;
+  const int valid = static_cast<int>(clamp_to(count - row, 0, kRows));
+  const char* my_row =
+      static_cast<const char*>(base) + 2 * (batch * stride.batch + head * stride.head +
+                                            (first_row + row + Copy::row()) * stride.row + Copy::chunk() * 8);
+#pragma unroll
+  for (int pass = 0; pass < Copy::kPasses; ++pass) {
+    Copy::start(destination, pass, my_row, Copy::row() + pass * Copy::kRowsPerPass < valid, head_dim / 8);
+    my_row += 2 * Copy::kRowsPerPass * stride.row;
+  }
+}
+
+// Starts the copies of Q and dO of one query tile of one head to stage `stage`.
+template <class Config>
+__device__ __forceinline__ void start_queries(const BackwardParams& p, const KeyTileView& view, uint32_t shared,
+                                              int stage, int head, int query_tile) {
+  const SequenceView& at = view.sequence;
+  const int64_t row = int64_t{query_tile} * Config::kTileM;
+  const uint32_t q = shared + Config::kQueryOffset + stage * 2 * Config::kQueryBytes;
+  start_rows<Config::kTileM, Config>(q, p.f.q, p.f.q_stride, at.q_batch, at.q_row, head, row, at.band.seqlen_q,
+                                     p.f.head_dim_qk);
+  start_rows<Config::kTileM, Config>(q + Config::kQueryBytes, p.d_o, p.d_o_stride, at.q_batch, at.q_row, head, row,
+                                     at.band.seqlen_q, p.f.head_dim_v);
+}
+
+// Starts the copies of lse and delta of the same tile. They have one buffer: it is free once the scores are made.
+template <class Config>
+__device__ __forceinline__ void start_statistics(const BackwardParams& p, const KeyTileView& view, uint32_t shared,
+                                                 int head, int query_tile) {
+  constexpr int kCopies = Config::kTileM / 4;
+  const int copy = threadIdx.x;
+  if (copy >= 2 * kCopies) return;
+  const float* from = (copy < kCopies ? p.lse : p.delta) + head * p.scratch_rows + view.scratch_row +
+                      int64_t{query_tile} * Config::kTileM;
+  ptx::copy_async_16(shared + Config::kStatisticsOffset + copy * 16, from + copy % kCopies * 4, 16);
+}
+
+// Starts the copies of the key tile's K and V.
+template <class Config>
+__device__ __forceinline__ void start_key_tile(const BackwardParams& p, const KeyTileView& view, uint32_t shared) {
+  const SequenceView& at = view.sequence;
+  const int64_t key = int64_t{view.key_tile} * Config::kTileN;
+  start_rows<Config::kTileN, Config>(shared, p.f.k, p.f.k_stride, at.kv_batch, at.kv_row, view.kv_head, key,
+                                     at.band.seqlen_k, p.f.head_dim_qk);
+  start_rows<Config::kTileN, Config>(shared + Config::kValueOffset, p.f.v, p.f.v_stride, at.kv_batch, at.kv_row,
+                                     view.kv_head, key, at.band.seqlen_k, p.f.head_dim_v);
+}
+
+template <class Config>
+struct WarpPlace {
+  int key_warp, column_warp, row_warp, dq_column_warp;
+  __device__ __forceinline__ WarpPlace() {
+    const int warp = threadIdx.x / 32;
+    key_warp = warp % Config::kKeyWarps;
+    column_warp = warp / Config::kKeyWarps;
+    row_warp = warp % Config::kRowWarps;
+    dq_column_warp = warp / Config::kRowWarps;
+  }
+  __device__ __forceinline__ int first_key() const { return key_warp * Config::kWarpKeys; }
+};
+
+template <class Config>
+using ScoreFragments = float[Config::kKeyBlocks][Config::kQueries / 8][4];
+template <class Config>
+using KeyGradients = float[Config::kKeyBlocks][2 * Config::kColumnPairs][4];
+
+// P and dC (kCapped) or dX of the warp's keys against kQueries queries from `piece` of the tile on.
+template <class Element, class Config, ScoreKind kKind, bool kCapped>
+__device__ __forceinline__ void make_scores(ScoreFragments<Config>& probs, ScoreFragments<Config>& grads,
+                                            const BackwardParams& p, const KeyTileView& view, const char* shared,
+                                            int stage, int head, int query_tile, int piece) {
+  using Layout = TileLayout<Config::kHeadDim>;
+  const LaneOffsets<Config::kHeadDim> lane;
+  const uint32_t base = ptx::shared_address(shared), q = base + Config::kQueryOffset + stage * 2 * Config::kQueryBytes;
+  const WarpPlace<Config> warp;
+  const uint32_t keys = base + lane.a + warp.first_key() * Layout::kRowBytes;
+  const uint32_t queries = q + lane.b + piece * Config::kQueries * Layout::kRowBytes;
+  multiply_rows<Element, Config::kHeadDim>(probs, keys, queries);
+  multiply_rows<Element, Config::kHeadDim>(grads, keys + Config::kValueOffset, queries + Config::kQueryBytes);
+
+  const auto* statistics =
+      reinterpret_cast<const float*>(shared + Config::kStatisticsOffset) + piece * Config::kQueries;
+  const QueryStatistics at{statistics, statistics + Config::kTileM};
+  const core::Band& band = view.sequence.band;
+  const int64_t key = int64_t{view.key_tile} * Config::kTileN, query = int64_t{query_tile} * Config::kTileM;
+  const int64_t first_key = key + warp.first_key(), first_query = query + piece * Config::kQueries;
+  if constexpr (kKind == ScoreKind::plain) {
+    differentiate_plain(probs, grads, at, p.f.scale);
+  } else {
+    const HeadScores scores = head_scores(p.f, view.batch, head);
+    differentiate_general<Element, kCapped>(probs, grads, at, p.f, scores, band, first_key, first_query);
+  }
+  if (!band.keeps_all(query, query + Config::kTileM, key, key + Config::kTileN)) {
+    mask_transposed(probs, grads, band, first_key, first_query);
+  }
+}
+
+// dq of one query tile: += dS K, to the sums of the workspace.
+template <class Element, class Config>
+__device__ __forceinline__ void add_query_gradient(const BackwardParams& p, const KeyTileView& view, uint32_t shared,
+                                                   int head, int query_tile) {
+  constexpr int kDim = Config::kHeadDim;
+  const WarpPlace<Config> warp;
+  const LaneOffsets<kDim> lane;
+  float dq[Config::kRowBlocks][2 * Config::kDqPairs][4];
+  multiply_transposed<Element, kDim, Config::kTileM, Config::kTileN, Config::kDqColumnWarps>(
+      dq, shared + Config::kGradOffset + LaneOffsets<Config::kTileM>().b, warp.row_warp * Config::kRowBlocks,
+      shared + column_warp_address(lane.b_transposed, warp.dq_column_warp));
+
+  const int64_t turn = (head * p.scratch_rows + view.scratch_row + int64_t{query_tile} * Config::kTileM) / kTurnRows;
+  if (p.turns != nullptr) {
+    // Key tiles with higher numbers have lower tickets; those of them that see these queries come before.
+    const int64_t row = int64_t{query_tile} * Config::kTileM;
+    const int64_t tiles = view.sequence.band.visible_tiles(row, row + Config::kTileM, Config::kTileN).end;
+    if (threadIdx.x == 0) {
+      while (ptx::load_acquire(p.turns + turn) != tiles - 1 - view.key_tile) {
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int b = 0; b < Config::kRowBlocks; ++b) {
+    const int64_t row =
+        view.scratch_row + int64_t{query_tile} * Config::kTileM + (warp.row_warp * Config::kRowBlocks + b) * 16;
+    float* sums = p.dq_sum + dq_fragment(p.scratch_rows, head, row, 0, kDim) + threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < 2 * Config::kDqPairs; ++n) {
+      const int column = pair_column<Config::kDqColumnWarps>(warp.dq_column_warp, n / 2) + n % 2 * 8;
+      if (column >= p.f.head_dim_qk) continue;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) ptx::reduce_add(sums + column * 16 + e * 32, dq[b][n][e]);
+    }
+  }
+  if (p.turns != nullptr) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) ptx::reduce_add_release(p.turns + turn, 1);
+  }
+}
+
+// One step: the key tile against the query tile in `stage`.
+template <class Element, class Config, ScoreKind kKind>
+__device__ __forceinline__ void add_step(KeyGradients<Config>& dk, KeyGradients<Config>& dv, const BackwardParams& p,
+                                         const KeyTileView& view, char* shared, int stage, int head, int query_tile) {
+  constexpr int kDim = Config::kHeadDim, kTileM = Config::kTileM;
+  using Layout = TileLayout<kDim>;
+  const WarpPlace<Config> warp;
+  const LaneOffsets<kDim> lane;
+  const uint32_t base = ptx::shared_address(shared), q = base + Config::kQueryOffset + stage * 2 * Config::kQueryBytes;
+  const uint32_t rows = q + column_warp_address(lane.b_transposed, warp.column_warp);
+#pragma unroll
+  for (int i = 0; i < Config::kPieces; ++i) {
+    const int piece = Config::kShareProbs ? warp.column_warp : i;
+    ScoreFragments<Config> probs, grads;
+    make_scores<Element, Config, kKind, true>(probs, grads, p, view, shared, stage, head, query_tile, piece);
+    store_scores<Element, kTileM>(shared + Config::kGradOffset, grads, warp.first_key(), piece * Config::kQueries);
+    if constexpr (Config::kShareProbs) {
+      store_scores<Element, kTileM>(shared + Config::kProbOffset, probs, warp.first_key(), piece * Config::kQueries);
+    } else {
+      const uint32_t piece_rows = rows + piece * Config::kQueries * Layout::kRowBytes;
+      multiply_registers<Element, kDim>(dv, probs, piece_rows + Config::kQueryBytes);
+      multiply_registers<Element, kDim>(dk, grads, piece_rows);
+    }
+  }
+  __syncthreads();
+  if constexpr (Config::kShareProbs) {
+    const uint32_t keys = base + LaneOffsets<kTileM>().a + warp.first_key() * TileLayout<kTileM>::kRowBytes;
+    multiply_shared<Element, kDim, kTileM, Config::kColumnWarps>(dv, keys + Config::kProbOffset,
+                                                                 rows + Config::kQueryBytes);
+    multiply_shared<Element, kDim, kTileM, Config::kColumnWarps>(dk, keys + Config::kGradOffset, rows);
+  }
+}
+
+// All query tiles of all query heads of the group: head by head, query tile by query tile. What does not change on the
+// way is read from `view`, in shared memory, where it needs no registers.
+template <class Element, class Config, ScoreKind kKind>
+__device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradients<Config>& dv,
+                                             const BackwardParams& p, const KeyTileView& view, char* shared) {
+  const uint32_t base = ptx::shared_address(shared);
+  start_key_tile<Config>(p, view, base);
+  start_queries<Config>(p, view, base, 0, view.first_head, view.query_begin);
+  start_statistics<Config>(p, view, base, view.first_head, view.query_begin);
+  ptx::copy_async_commit();
+
+  int stage = 0, head = view.first_head, tile = view.query_begin;
+#pragma unroll 1
+  for (bool more = true; more;) {
+    // The barrier also says that all warps are done with the step before.
+    ptx::copy_async_wait<0>();
+    __syncthreads();
+    int next_head = head, next_tile = tile + 1;
+    if (next_tile == view.query_end) {
+      next_tile = view.query_begin;
+      ++next_head;
+    }
+    more = next_head < view.last_head;
+    if (Config::kStages == 2 && more) start_queries<Config>(p, view, base, 1 - stage, next_head, next_tile);
+    ptx::copy_async_commit();
+    add_step<Element, Config, kKind>(dk, dv, p, view, shared, stage, head, tile);
+    if constexpr (Config::kStages == 1) {
+      // Where probabilities are shared, Q and dO were read after the barrier of the step.
+      if (Config::kShareProbs) __syncthreads();
+      if (more) start_queries<Config>(p, view, base, 0, next_head, next_tile);
+    } else {
+      stage = 1 - stage;
+    }
+    if (more) start_statistics<Config>(p, view, base, next_head, next_tile);
+    ptx::copy_async_commit();
+    add_query_gradient<Element, Config>(p, view, base, head, tile);
+    head = next_head;
+    tile = next_tile;
+  }
+  ptx::copy_async_wait<0>();
+  __syncthreads();
+}
+
+template <class Element, class Config, ScoreKind kKind>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
+    backward_kernel(const __grid_constant__ BackwardParams p) {
+  extern __shared__ __align__(128) char shared[];
+  static_assert(sizeof(KeyTileView) <= Config::kViewBytes);
+  __shared__ KeyTileView view;
+  if (threadIdx.x == 0) {
+    const bool ordered = p.turns != nullptr;
+    const WorkItem item = locate_block(p.f.schedule, ordered ? ptx::fetch_increment(p.ticket) : blockIdx.x);
+    // Under a causal band the first keys are the heaviest. Turns go from the last key tile to the first: there a tile's
+    // first query tile is one whose first turn it has.
+    const uint32_t key_tile = ordered ? item.query_block : p.f.schedule.query_blocks - 1 - item.query_block;
+    view_key_tile(p, item.head_batch, static_cast<int>(key_tile), Config::kTileN, Config::kTileM, view);
+  }
+  __syncthreads();
+  const int64_t key = int64_t{view.key_tile} * Config::kTileN;
+  if (key >= view.owned_keys) return;
+
+  KeyGradients<Config> dk, dv;
+  clear(dk);
+  clear(dv);
+  if (view.query_begin < view.query_end) walk_queries<Element, Config, kKind>(dk, dv, p, view, shared);
+
+  const SequenceView& at = view.sequence;
+  const WarpPlace<Config> warp;
+  const RowTarget dk_rows = row_target(p.dk, p.dk_stride, at.kv_batch, at.kv_row + key, view.kv_head,
+                                       view.owned_keys - key, p.f.head_dim_qk, p.dk_is_float);
+  const RowTarget dv_rows = row_target(p.dv, p.dv_stride, at.kv_batch, at.kv_row + key, view.kv_head,
+                                       view.owned_keys - key, p.f.head_dim_v, p.dv_is_float);
+  char* dv_tile = shared + Config::kValueOffset;
+  store_rows<Element, Config::kHeadDim, Config::kColumnWarps>(dk_rows, shared, dk, warp.first_key(), warp.column_warp,
+                                                              p.f.scale);
+  store_rows<Element, Config::kHeadDim, Config::kColumnWarps>(dv_rows, dv_tile, dv, warp.first_key(), warp.column_warp,
+                                                              1.0f);
+  __syncthreads();
+  copy_rows<Config::kTileN, Config::kHeadDim, Config::kThreads>(dk_rows, shared);
+  copy_rows<Config::kTileN, Config::kHeadDim, Config::kThreads>(dv_rows, dv_tile);
+}
+
+}  // namespace tessera::cuda::sm80

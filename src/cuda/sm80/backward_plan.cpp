@@ -1,0 +1,144 @@
+// cuda.sm80.backward for the host: which problems it takes, with which tile, and how it is launched.
+#include "../backward_host.hpp"
+#include "../device.hpp"
+#include "../kernels.hpp"
+#include "../launch.hpp"
+#include "config.hpp"
+
+namespace tessera::cuda::sm80 {
+namespace {
+
+using core::DeviceInfo;
+using core::Launch;
+using core::Plan;
+using core::Problem;
+using core::Refusal;
+
+size_t bucket(const Problem& p) {
+  const int32_t dim = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
+  size_t index = 0;
+  while (kHeadDimBuckets[index] < dim) ++index;
+  return index;
+}
+int32_t dq_dim(const Problem& p) { return kHeadDimBuckets[bucket(p)]; }
+
+// Kernels by size, element type and bucket of kHeadDimBuckets; null: the other size's serve.
+const BackwardKernels& kernels(const Problem& p, const DeviceInfo& device) {
+  static const BackwardKernels* const kLarge[2][5] = {
+      {&kBackwardF16D64, &kBackwardF16D96, &kBackwardF16D128, &kBackwardF16D192, &kBackwardF16D256},
+      {&kBackwardBf16D64, &kBackwardBf16D96, &kBackwardBf16D128, &kBackwardBf16D192, &kBackwardBf16D256}};
+  static const BackwardKernels* const kSmall[2][5] = {
+      {nullptr, nullptr, &kBackwardF16D128Small, &kBackwardF16D192Small, &kBackwardF16D256Small},
+      {nullptr, nullptr, &kBackwardBf16D128Small, &kBackwardBf16D192Small, &kBackwardBf16D256Small}};
+  const bool bf16 = p.q.dtype == TESSERA_BF16;
+  const size_t index = bucket(p);
+  const BackwardKernels& large = *kLarge[bf16][index];
+  const bool fits = device.shared_bytes_per_block >= large.plain.shared_bytes;
+  return fits || kSmall[bf16][index] == nullptr ? large : *kSmall[bf16][index];
+}
+
+const BackwardInstance& instance(const Problem& p, const DeviceInfo& device) {
+  return is_plain(p) ? kernels(p, device).plain : kernels(p, device).general;
+}
+
+int64_t key_tiles(const Problem& p, int64_t tile_n) { return (p.seqlen_k + tile_n - 1) / tile_n; }
+
+// One block of d_bias for each tile of what does not broadcast. As a double: four sizes may pass any integer.
+double bias_blocks(const Problem& p, const DeviceInfo& device) {
+  const BackwardInstance& kernel = kernels(p, device).d_bias;
+  const int64_t tiles[4] = {p.batch, p.heads_q, query_blocks(p, kernel.tile_m), key_tiles(p, kernel.tile_n)};
+  double blocks = 1;
+  for (int d = 0; d < 4; ++d) blocks *= p.d_bias.stride[d] != 0 || tiles[d] == 0 ? double(tiles[d]) : 1.0;
+  return blocks;
+}
+
+Refusal refuse(const Problem& p, const DeviceInfo& device) {
+  if (device.is_cpu) return {"runs on CUDA devices only"};
+  if (const Refusal refusal = refuse_backward(p)) return refusal;
+  if (device.arch < 80) return {"needs compute capability 8.0 or later", "arch", device.arch};
+  if (device.shared_bytes_per_block < instance(p, device).shared_bytes) {
+    return {"needs more shared memory a block than the device has; bytes needed", "shared_bytes",
+            instance(p, device).shared_bytes};
+  }
+  if (p.has(TESSERA_FLAG_D_BIAS) && bias_blocks(p, device) > double(kMaxInt))
+    return {"takes at most 2147483647 blocks of d_bias", "seqlen_q", p.seqlen_q};
+  return {};
+}
+
+Launch configure(const Problem& p, const DeviceInfo& device) {
+  const BackwardInstance& kernel = instance(p, device);
+  Launch launch;
+  launch.tile_m = kernel.tile_m;
+  launch.tile_n = kernel.tile_n;
+  launch.stages = kernel.stages;
+  launch.threads = kernel.threads;
+  launch.shared_bytes = kernel.shared_bytes;
+  launch.workspace_bytes = lay_out_workspace(p, dq_dim(p)).bytes;
+  launch.variant = heads_together_backward(p, device.l2_bytes);
+  const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
+  launch.schedule = ordered ? "one block a key tile, last keys first; dq is added in the order in which blocks start, "
+                              "which costs up to 15 %"
+                            : "one block a key tile, heavy tiles first in groups of heads that fit L2; dq is added in "
+                              "any order, so it may differ between runs by rounding";
+  launch.instructions = is_plain(p) ? "mma.sync, ldmatrix, cp.async" : "mma.sync, ldmatrix, cp.async; general scores";
+  const double share = device.arch == 90 || device.arch == 100 ? 0.3 : 0.5;
+  const core::Work work = core::count_work(p);
+  // A gradient of the bias recomputes the scores: two products more.
+  const double flops = work.flops * (p.has(TESSERA_FLAG_D_BIAS) ? 1.4 : 1.0) * (ordered ? 1.1 : 1.0);
+  const double compute = device.peak_16bit > 0 ? flops / (share * device.peak_16bit) : 0;
+  // Beside the operands the float32 sums of dq, zeroed and read once.
+  const double rows = p.layout_q == TESSERA_PACKED ? double(p.total_q) : double(p.batch) * double(p.seqlen_q);
+  const double bytes = work.bytes + 8.0 * rows * p.heads_q * p.head_dim_qk;
+  const double memory = device.bandwidth > 0 ? bytes / (0.85 * device.bandwidth) : 0;
+  launch.seconds = (compute > memory ? compute : memory) + 9e-6;
+  return launch;
+}
+
+cudaError_t launch_all(const Plan& plan, const core::RunContext& context) {
+  const Problem& p = plan.problem;
+  const BackwardInstance& kernel = instance(p, *plan.device);
+  const bool bf16 = p.q.dtype == TESSERA_BF16;
+  const auto stream = static_cast<cudaStream_t>(context.cuda_stream);
+  BackwardParams params = make_backward_params(p, *context.tensors, context.workspace, dq_dim(p));
+  const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_kv);
+  const auto group = static_cast<uint32_t>(plan.launch.variant);
+  params.f.schedule = {static_cast<uint32_t>(key_tiles(p, kernel.tile_n)), head_batches, group, head_batches % group};
+  const auto row_blocks = static_cast<uint32_t>(p.batch * p.heads_q) * static_cast<uint32_t>(params.row_tiles);
+  const uint32_t blocks = params.f.schedule.query_blocks * head_batches;
+  if (row_blocks == 0) params.turns = nullptr;  // nothing zeroes them, and there is nothing to add
+
+  cudaError_t error = cudaSuccess;
+  if (row_blocks > 0) error = launch_preprocess(params, bf16, dq_dim(p), row_blocks, stream);
+  if (error == cudaSuccess && blocks > 0) error = kernel.launch(params, blocks, stream);
+  if (error == cudaSuccess && row_blocks > 0) error = launch_postprocess(params, bf16, dq_dim(p), row_blocks, stream);
+  if (error == cudaSuccess && params.d_bias != nullptr) {
+    const auto count = static_cast<uint32_t>(bias_blocks(p, *plan.device));
+    if (count > 0) error = kernels(p, *plan.device).d_bias.launch(params, count, stream);
+  }
+  if (error == cudaSuccess && params.d_sinks != nullptr) error = launch_sum_sinks(params, stream);
+  return error;
+}
+
+int run(const Plan& plan, const core::RunContext& context) {
+  DeviceScope scope(plan.problem.device);
+  if (scope.error() != cudaSuccess)
+    return scope.finish(scope.error(), "cuda.sm80.backward: making the device current", context.status);
+  return scope.finish(launch_all(plan, context), "cuda.sm80.backward: launch", context.status);
+}
+
+int prepare(const Plan& plan, tessera_status* status) {
+  const Problem& p = plan.problem;
+  DeviceScope scope(p.device);
+  if (scope.error() != cudaSuccess)
+    return scope.finish(scope.error(), "cuda.sm80.backward: making the device current", status);
+  cudaError_t error = instance(p, *plan.device).prepare();
+  if (error == cudaSuccess && p.has(TESSERA_FLAG_D_BIAS)) error = kernels(p, *plan.device).d_bias.prepare();
+  if (error == cudaSuccess) error = prepare_backward_rows(p.q.dtype == TESSERA_BF16, dq_dim(p));
+  return scope.finish(error, "cuda.sm80.backward: loading the kernel", status);
+}
+
+}  // namespace
+
+const core::KernelEntry kBackward{"cuda.sm80.backward", refuse, configure, run, false, prepare};
+
+}  // namespace tessera::cuda::sm80

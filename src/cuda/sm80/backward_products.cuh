@@ -1,0 +1,166 @@
+// The five products of a step of the backward pass on mma.sync. A warp's scores are transposed, [key block][8
+// queries][4]: their rows are keys, so that the probabilities of two neighbouring query blocks are, as they lie, the A
+// operand of dv += P^T dO and dk += dS^T Q. All five read the same row-major tiles:
+//   S^T = K Q^T       A K rows,         B Q rows
+//   dP^T = V dO^T     A V rows,         B dO rows
+//   dv += P^T dO      A registers or P^T, B dO transposed on load
+//   dk += dS^T Q      A registers or dS^T, B Q transposed on load
+//   dq = dS K         A dS^T transposed on load, B K transposed on load
+#pragma once
+
+#include <cstdint>
+
+#include "../tile/element.cuh"
+#include "../tile/layout.cuh"
+#include "backward_config.hpp"
+
+namespace tessera::cuda::sm80 {
+
+// Of a tile's pairs of 8-column blocks, column warp c of C takes pairs c, c + C, ...: with that order one XOR makes the
+// addresses of a warp from those of warp 0.
+__device__ __forceinline__ uint32_t column_warp_address(uint32_t lane_address, int column_warp) {
+  return lane_address ^ (column_warp << 5);
+}
+template <int kWarps>
+__device__ __forceinline__ int pair_column(int column_warp, int pair) {
+  return (column_warp + pair * kWarps) * 16;
+}
+
+template <int kBlocks, int kColumns>
+__device__ __forceinline__ void clear(float (&acc)[kBlocks][kColumns][4]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) acc[b][n][0] = acc[b][n][1] = acc[b][n][2] = acc[b][n][3] = 0.0f;
+  }
+}
+
+// scores = rows of tile `a` times rows of tile `b`, over the head dim: [16 * kBlocks][8 * kColumns].
+template <class Element, int kDim, int kBlocks, int kColumns>
+__device__ __forceinline__ void multiply_rows(float (&scores)[kBlocks][kColumns][4], uint32_t a, uint32_t b) {
+  using Layout = TileLayout<kDim>;
+  clear(scores);
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    uint32_t left[kBlocks][4];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      ptx::ldmatrix_x4(left[block], Layout::chunk_pair(a, step) + block * 16 * Layout::kRowBytes);
+    }
+    const uint32_t b_step = Layout::chunk_pair(b, step);
+#pragma unroll
+    for (int pair = 0; pair < kColumns / 2; ++pair) {
+      uint32_t right[4];
+      ptx::ldmatrix_x4(right, b_step + pair * 16 * Layout::kRowBytes);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        Element::mma(scores[block][2 * pair], left[block], right[0], right[1]);
+        Element::mma(scores[block][2 * pair + 1], left[block], right[2], right[3]);
+      }
+    }
+  }
+}
+
+// acc += left times 16 rows of a tile, every kWarps-th pair of its 8-column blocks.
+template <class Element, int kDim, int kWarps, int kBlocks, int kColumns>
+__device__ __forceinline__ void multiply_step(float (&acc)[kBlocks][kColumns][4], const uint32_t (&left)[kBlocks][4],
+                                              uint32_t right_rows) {
+#pragma unroll
+  for (int pair = 0; pair < kColumns / 2; ++pair) {
+    uint32_t right[4];
+    ptx::ldmatrix_x4_trans(right, TileLayout<kDim>::chunk_pair(right_rows, pair * kWarps));
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      Element::mma(acc[block][2 * pair], left[block], right[0], right[1]);
+      Element::mma(acc[block][2 * pair + 1], left[block], right[2], right[3]);
+    }
+  }
+}
+
+// acc += scores^T's fragments, in registers, times the query rows of a tile.
+template <class Element, int kDim, int kBlocks, int kQueryColumns, int kColumns>
+__device__ __forceinline__ void multiply_registers(float (&acc)[kBlocks][kColumns][4],
+                                                   const float (&scores)[kBlocks][kQueryColumns][4], uint32_t rows) {
+#pragma unroll
+  for (int step = 0; step < kQueryColumns / 2; ++step) {
+    uint32_t left[kBlocks][4];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      left[b][0] = Element::pack(scores[b][2 * step][0], scores[b][2 * step][1]);
+      left[b][1] = Element::pack(scores[b][2 * step][2], scores[b][2 * step][3]);
+      left[b][2] = Element::pack(scores[b][2 * step + 1][0], scores[b][2 * step + 1][1]);
+      left[b][3] = Element::pack(scores[b][2 * step + 1][2], scores[b][2 * step + 1][3]);
+    }
+    multiply_step<Element, kDim, 1>(acc, left, rows + step * 16 * TileLayout<kDim>::kRowBytes);
+  }
+}
+
+// acc += scores^T, in shared memory as [keys][kTileM], times the query rows of a tile.
+template <class Element, int kDim, int kTileM, int kWarps, int kBlocks, int kColumns>
+__device__ __forceinline__ void multiply_shared(float (&acc)[kBlocks][kColumns][4], uint32_t scores, uint32_t rows) {
+  using Scores = TileLayout<kTileM>;
+#pragma unroll
+  for (int step = 0; step < kTileM / 16; ++step) {
+    uint32_t left[kBlocks][4];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      ptx::ldmatrix_x4(left[b], Scores::chunk_pair(scores, step) + b * 16 * Scores::kRowBytes);
+    }
+    multiply_step<Element, kDim, kWarps>(acc, left, rows + step * 16 * TileLayout<kDim>::kRowBytes);
+  }
+}
+
+// acc = rows of scores, which lie transposed as [kTileN keys][kTileM], times the key rows of a tile. Blocks of 16 rows
+// from number `first_block` on.
+template <class Element, int kDim, int kTileM, int kTileN, int kWarps, int kBlocks, int kColumns>
+__device__ __forceinline__ void multiply_transposed(float (&acc)[kBlocks][kColumns][4], uint32_t scores,
+                                                    int first_block, uint32_t keys) {
+  using Scores = TileLayout<kTileM>;
+  clear(acc);
+  uint32_t columns[kBlocks];
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) columns[b] = Scores::chunk_pair(scores, first_block + b);
+#pragma unroll
+  for (int step = 0; step < kTileN / 16; ++step) {
+    uint32_t left[kBlocks][4];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      ptx::ldmatrix_x4_trans(left[b], columns[b] + step * 16 * Scores::kRowBytes);
+    }
+    multiply_step<Element, kDim, kWarps>(acc, left, keys + step * 16 * TileLayout<kDim>::kRowBytes);
+  }
+}
+
+// Scores^T to shared memory as [keys][kTileM]: the warp's keys from row `key` on, queries from column `query` on.
+template <class Element, int kTileM, int kBlocks, int kColumns>
+__device__ __forceinline__ void store_scores(char* tile, const float (&scores)[kBlocks][kColumns][4], int key,
+                                             int query) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = key + b * 16 + half * 8 + lane / 4;
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        *reinterpret_cast<uint32_t*>(tile + TileLayout<kTileM>::offset(row, query / 8 + n) + lane % 4 * 4) =
+            Element::pack(scores[b][n][2 * half], scores[b][n][2 * half + 1]);
+      }
+    }
+  }
+}
+
+// The addresses of one lane in a row-major tile: as the A operand, as B whose rows are columns of the product, and as B
+// transposed on load. Scores^T loaded transposed as A take the addresses of b.
+template <int kDim>
+struct LaneOffsets {
+  uint32_t a, b, b_transposed;
+  __device__ __forceinline__ LaneOffsets() {
+    using Layout = TileLayout<kDim>;
+    const int lane = threadIdx.x % 32;
+    a = b_transposed = Layout::lane_offset(lane % 16, lane / 16);
+    b = Layout::lane_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  }
+};
+
+}  // namespace tessera::cuda::sm80

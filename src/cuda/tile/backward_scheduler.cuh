@@ -1,0 +1,61 @@
+// Which work a block of the backward kernels does and where a sequence's scratch rows lie. Compiles on host and device.
+#pragma once
+
+#include "../backward_params.hpp"
+#include "scheduler.cuh"
+
+namespace tessera::cuda {
+
+// Scratch row of a sequence's first query. Packed sequences begin at the next multiple of kScratchRows after what the
+// ones before can need, so no prefix sum of rounded lengths is kept.
+TESSERA_HD int64_t scratch_row(const ForwardParams& p, uint32_t batch, const SequenceView& sequence) {
+  const int64_t rows = p.cu_seqlens_q != nullptr
+                           ? sequence.q_row + int64_t{batch} * kScratchRows
+                           : batch * ((int64_t{p.seqlen_q} + kScratchRows - 1) / kScratchRows * kScratchRows);
+  return rows / kScratchRows * kScratchRows;
+}
+// Scratch rows of one head over all sequences.
+TESSERA_HD int64_t count_scratch_rows(bool packed, int64_t batch, int64_t seqlen_q, int64_t total_q) {
+  return packed ? (total_q + batch * kScratchRows) / kScratchRows * kScratchRows
+                : batch * ((seqlen_q + kScratchRows - 1) / kScratchRows * kScratchRows);
+}
+
+// Offset in dq_sum of what lane 0 holds in element 0 of the 16 x 8 fragment at (scratch row, column) of one head; the
+// elements of a fragment are 32 floats apart and a lane's own floats are at its number.
+TESSERA_HD int64_t dq_fragment(int64_t scratch_rows, int64_t head, int64_t row, int column, int head_dim) {
+  return ((head * scratch_rows + row) / 16 * (head_dim / 8) + column / 8) * 128;
+}
+
+// Rows of k and v that a sequence owns, used or not: all of them get a gradient.
+TESSERA_HD int64_t owned_keys(const ForwardParams& p, uint32_t batch) {
+  if (p.cu_seqlens_k == nullptr) return p.seqlen_k;
+  const int64_t begin = clamp_to(p.cu_seqlens_k[batch], 0, p.total_k);
+  return clamp_to(p.cu_seqlens_k[batch + 1], begin, p.total_k) - begin;
+}
+
+// One key tile of one key/value head, and the query tiles that see it.
+struct KeyTileView {
+  SequenceView sequence;
+  int64_t scratch_row, owned_keys;
+  uint32_t batch;
+  int kv_head, first_head, last_head;  // query heads of the group: [first_head, last_head)
+  int key_tile, query_begin, query_end;
+};
+
+TESSERA_HD void view_key_tile(const BackwardParams& p, uint32_t head_batch, int key_tile, int tile_n, int tile_m,
+                              KeyTileView& view) {
+  view.batch = head_batch / p.heads_kv;
+  view.kv_head = static_cast<int>(head_batch % p.heads_kv);
+  view.first_head = view.kv_head * p.f.group;
+  view.last_head = view.first_head + p.f.group;
+  view.key_tile = key_tile;
+  locate_sequence<false>(p.f, view.batch, 0, view.sequence);
+  view.scratch_row = scratch_row(p.f, view.batch, view.sequence);
+  view.owned_keys = owned_keys(p.f, view.batch);
+  const int64_t first_key = int64_t{key_tile} * tile_n;
+  const core::Range rows = view.sequence.band.seeing_rows(first_key, first_key + tile_n);
+  view.query_begin = static_cast<int>(rows.begin / tile_m);
+  view.query_end = rows.empty() ? view.query_begin : static_cast<int>((rows.end + tile_m - 1) / tile_m);
+}
+
+}  // namespace tessera::cuda

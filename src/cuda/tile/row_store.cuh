@@ -1,0 +1,76 @@
+// Rows of accumulators to global memory. 16-bit rows pass through a tile in shared memory, so that they leave in
+// 16-byte stores; float32 rows leave as they lie, 32 bytes a quad.
+#pragma once
+
+#include <cstdint>
+
+#include "element.cuh"
+#include "layout.cuh"
+#include "score.cuh"
+
+namespace tessera::cuda {
+
+// Rows of one head of an output: row r is at rows + r * stride bytes, for r in [0, count); chunks of 8 columns.
+struct RowTarget {
+  char* rows;
+  int64_t stride, count;
+  int chunks;
+  bool is_float;
+};
+
+TESSERA_HD RowTarget row_target(void* base, const Strides& strides, int64_t batch, int64_t first_row, int64_t head,
+                                int64_t count, int head_dim, bool is_float) {
+  const int bytes = is_float ? 4 : 2;
+  return {static_cast<char*>(base) + bytes * (batch * strides.batch + first_row * strides.row + head * strides.head),
+          bytes * strides.row, count, head_dim / 8, is_float};
+}
+
+// A warp's accumulators times `factor`: blocks of 16 rows from `row` on; of the pairs of 8-column blocks every
+// kWarps-th from `column_warp` on. float32 rows are written; 16-bit rows go to `tile`, [rows][kDim], for copy_rows().
+template <class Element, int kDim, int kWarps, int kBlocks, int kColumns>
+__device__ __forceinline__ void store_rows(const RowTarget& target, char* tile,
+                                           const float (&acc)[kBlocks][kColumns][4], int row, int column_warp,
+                                           float factor) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int my_row = row + fragment_row(b, half);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const int chunk = (column_warp + n / 2 * kWarps) * 2 + n % 2;
+        // + 0: a sum of +0 stays +0 under a negative factor.
+        const float low = fmaf(acc[b][n][2 * half], factor, 0.0f), high = fmaf(acc[b][n][2 * half + 1], factor, 0.0f);
+        if (!target.is_float) {
+          *reinterpret_cast<uint32_t*>(tile + TileLayout<kDim>::offset(my_row, chunk) + lane % 4 * 4) =
+              Element::pack(low, high);
+        } else if (my_row < target.count && chunk < target.chunks) {
+          *reinterpret_cast<float2*>(target.rows + my_row * target.stride + chunk * 32 + lane % 4 * 8) =
+              make_float2(low, high);
+        }
+      }
+    }
+  }
+}
+
+// The 16-bit rows of a tile of kRows to global memory, by all threads of the block. A barrier stands before.
+template <int kRows, int kDim, int kThreads>
+__device__ __forceinline__ void copy_rows(const RowTarget& target, const char* tile) {
+  if (target.is_float) return;
+  using Copy = TileCopy<kRows, kDim, kThreads>;
+#pragma unroll
+  for (int pass = 0; pass < Copy::kPasses; ++pass) {
+    const int row = Copy::row() + pass * Copy::kRowsPerPass;
+    if (row >= target.count) return;
+#pragma unroll
+    for (int i = 0; i < Copy::kChunks; ++i) {
+      const int chunk = Copy::chunk() + i * Copy::kLanes;
+      if (chunk >= target.chunks) continue;
+      *reinterpret_cast<uint4*>(target.rows + row * target.stride + chunk * 16) =
+          *reinterpret_cast<const uint4*>(tile + TileLayout<kDim>::offset(row, chunk));
+    }
+  }
+}
+
+}  // namespace tessera::cuda
