@@ -9,6 +9,9 @@ import sys
 # Columns of the products q k^T (A and B in shared memory, both K-major) and p v (A in registers, B MN-major).
 SCORE_COLUMNS = (32, 48, 64, 80, 96, 128, 160)
 VALUE_COLUMNS = (64, 96, 128, 192, 256)
+# Columns of backward's products: k q^T and v d_o^T, and k^T ds (A MN-major, B K-major).
+FIRST_COLUMNS = (64, 128)
+TRANSPOSED_COLUMNS = (32, 64)
 WIDTH = 120
 
 HEAD = """\
@@ -27,6 +30,17 @@ namespace tessera::cuda::ptx {
 // d [64, kN] += a [64, 16] b [kN, 16]^T, both in shared memory, K-major.
 template <HalfType kType, int kN>
 __device__ __forceinline__ void wgmma_shared(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate);
+
+// d = a b of the same: what d held is not read, so its registers are free before.
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_shared_first(float (&d)[kN / 8][4], uint64_t a, uint64_t b);
+
+// d [64, kN] += a [16, 64]^T b [kN, 16]^T, both in shared memory, a MN-major (rows of 64 columns lie one after
+// another), b K-major.
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_transposed(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate);
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_transposed_first(float (&d)[kN / 8][4], uint64_t a, uint64_t b);
 
 // d [64, kN] += a [64, 16] b [16, kN], a in registers in the fragment layout of mma.m16n8k16, b in shared memory,
 // MN-major (rows of b lie one after another).
@@ -48,23 +62,24 @@ def wrap(items, width):
     return lines + [line.rstrip()]
 
 
-def function(name, n, arguments, inputs, tail):
+def function(name, n, arguments, inputs, tail, first=False):
+    """First: the form whose d is written only."""
     count = n // 2
     out = [f"#define TESSERA_{name.upper()}_{n}(kType, type)"]
     out += ["  template <>"]
     out += [f"  __device__ __forceinline__ void {name}<kType, {n}>(float (&d)[{n // 8}][4], {arguments},"]
-    out += ["      uint64_t b, int accumulate) {"]
-    first = count + len(inputs)
-    out += [f'    asm volatile("{{.reg .pred p; setp.ne.b32 p, %{first}, 0; "']
+    out += ["      uint64_t b) {" if first else "      uint64_t b, int accumulate) {"]
+    accumulate = "0" if first else f"%{count + len(inputs)}"
+    out += [f'    asm volatile("{{.reg .pred p; setp.ne.b32 p, {accumulate}, 0; "']
     out += [f'                 "wgmma.mma_async.sync.aligned.m64n{n}k16.f32." type "." type " {{"']
     lines = wrap([f"%{i}" for i in range(count)], WIDTH - 30)
     out += [f'                 "{line} "' for line in lines[:-1]] + [f'                 "{lines[-1]}}}, "']
     operands = [f"%{count + i}" for i in range(len(inputs))]
     a = operands[0] if len(operands) == 2 else "{" + ", ".join(operands[:-1]) + "}"
     out += [f'                 "{a}, {operands[-1]}, p, {tail};}}"']
-    outputs = wrap([f'"+f"(d[{i // 4}][{i % 4}])' for i in range(count)], WIDTH - 22)
+    outputs = wrap([f'"{"=" if first else "+"}f"(d[{i // 4}][{i % 4}])' for i in range(count)], WIDTH - 22)
     out += [" " * 17 + (": " if i == 0 else "  ") + line for i, line in enumerate(outputs)]
-    constraints = [f'"{c}"({v})' for c, v in inputs] + ['"r"(accumulate)']
+    constraints = [f'"{c}"({v})' for c, v in inputs] + ([] if first else ['"r"(accumulate)'])
     out += [" " * 17 + ": " + ", ".join(constraints) + ");"]
     out += ["  }"]
     width = WIDTH - 2
@@ -79,6 +94,12 @@ def text():
     lines += ["// clang-format off"]
     for n in SCORE_COLUMNS:
         lines += function("wgmma_shared", n, "uint64_t a", [("l", "a"), ("l", "b")], "1, 1, 0, 0")
+    shared = ("uint64_t a", [("l", "a"), ("l", "b")])
+    for n in FIRST_COLUMNS:
+        lines += function("wgmma_shared_first", n, *shared, "1, 1, 0, 0", True)
+    for n in TRANSPOSED_COLUMNS:
+        lines += function("wgmma_transposed", n, *shared, "1, 1, 1, 0")
+        lines += function("wgmma_transposed_first", n, *shared, "1, 1, 1, 0", True)
     for n in VALUE_COLUMNS:
         a = [("r", f"a[{i}]") for i in range(4)]
         lines += function("wgmma_registers", n, "const uint32_t (&a)[4]", a + [("l", "b")], "1, 1, 1")

@@ -51,7 +51,8 @@ class BackwardCase(Case):
             for row in range(0, self.q.shape[1], 2048):
                 q, d_o = (x[0, row : row + 2048, head].double() for x in (self.q, self.d_o))
                 scores = q @ keys.T * scale
-                rows = torch.arange(row, row + q.shape[0], device=self.device)[:, None] + keys.shape[0] - self.q.shape[1]
+                rows = torch.arange(row, row + q.shape[0], device=self.device)[:, None]
+                rows += keys.shape[0] - self.q.shape[1]
                 if p.right == 0:
                     scores.masked_fill_(columns > rows, float("-inf"))
                 if p.left >= 0:

@@ -93,6 +93,49 @@ BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, 
   return out;
 }
 
+BackwardRows::BackwardRows(const Problem& p, const tessera_tensors& tensors, std::byte* workspace,
+                           const DqSums& dq_sums, int32_t tile_n, int32_t group)
+    : params(make_backward_params(p, tensors, workspace, dq_sums.dim)), sums(dq_sums), bf16(p.q.dtype == TESSERA_BF16) {
+  const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_kv), heads = static_cast<uint32_t>(group);
+  const auto key_tiles = static_cast<uint32_t>((p.seqlen_k + tile_n - 1) / tile_n);
+  params.f.schedule = {key_tiles, head_batches, heads, head_batches % heads};
+  key_blocks = key_tiles * head_batches;
+  row_blocks = static_cast<uint32_t>(p.batch * p.heads_q) * static_cast<uint32_t>(params.row_tiles);
+  if (row_blocks == 0) params.turns = nullptr;
+}
+
+cudaError_t BackwardRows::begin(cudaStream_t stream) const {
+  return row_blocks > 0 ? launch_preprocess(params, bf16, sums, row_blocks, stream) : cudaSuccess;
+}
+
+cudaError_t BackwardRows::finish(cudaStream_t stream) const {
+  cudaError_t error = row_blocks > 0 ? launch_postprocess(params, bf16, sums, row_blocks, stream) : cudaSuccess;
+  if (error == cudaSuccess && params.d_sinks != nullptr) error = launch_sum_sinks(params, stream);
+  return error;
+}
+
+const char* backward_schedule(const Problem& p) {
+  return p.has(TESSERA_FLAG_DETERMINISTIC) ? "one block a key tile, last keys first; dq is added in the order in which "
+                                             "blocks start, which is expected "
+                                             "to cost up to 15 %"
+                                           : "one block a key tile, heavy tiles first in groups of heads that fit L2; "
+                                             "dq is added in any order, so it "
+                                             "may differ between runs by rounding";
+}
+
+double estimate_backward(const Problem& p, const core::DeviceInfo& device, double share) {
+  const core::Work work = core::count_work(p);
+  // A gradient of the bias recomputes the scores: two products more.
+  const double flops =
+      work.flops * (p.has(TESSERA_FLAG_D_BIAS) ? 1.4 : 1.0) * (p.has(TESSERA_FLAG_DETERMINISTIC) ? 1.1 : 1.0);
+  const double compute = device.peak_16bit > 0 ? flops / (share * device.peak_16bit) : 0;
+  // Beside the operands the float32 sums of dq, zeroed and read once.
+  const double rows = p.layout_q == TESSERA_PACKED ? double(p.total_q) : double(p.batch) * double(p.seqlen_q);
+  const double bytes = work.bytes + 8.0 * rows * p.heads_q * p.head_dim_qk;
+  const double memory = device.bandwidth > 0 ? bytes / (0.85 * device.bandwidth) : 0;
+  return (compute > memory ? compute : memory) + 9e-6;
+}
+
 int32_t heads_together_backward(const Problem& p, int64_t l2_bytes) {
   const int64_t heads = p.batch * p.heads_kv;
   if (heads == 0) return 1;

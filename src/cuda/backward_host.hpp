@@ -1,5 +1,5 @@
-// What the host sides of the CUDA backward kernels share: what all of them refuse, the workspace, the parameters, and
-// the launches before and after the main kernel. A kernel's own planning is in its architecture's folder.
+// What the host sides of the CUDA backward kernels share: what all of them refuse, the workspace, the parameters, the
+// launches before and after the main kernel, and the estimate. A kernel's own planning is in its architecture's folder.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 
 #include "backward_params.hpp"
 #include "forward_host.hpp"
+#include "launch.hpp"
 
 namespace tessera::cuda {
 
@@ -23,7 +24,27 @@ BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim);
 BackwardParams make_backward_params(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace,
                                     int32_t dq_dim);
 
+// Everything that runs before and after the main kernel, but d_bias. finish: what follows it.
+struct BackwardRows {
+  BackwardParams params;  // turns are null where nothing would zero them
+  uint32_t row_blocks;    // of preprocess and postprocess
+  uint32_t key_blocks;    // of the main kernel
+  DqSums sums;
+  bool bf16;
+
+  // For a main kernel with tiles of tile_n keys, `group` key/value heads at a time.
+  BackwardRows(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace, const DqSums& dq_sums,
+               int32_t tile_n, int32_t group);
+  cudaError_t begin(cudaStream_t stream) const;
+  cudaError_t finish(cudaStream_t stream) const;
+};
+
 // Key/value heads of one batch after another, as many together as leave Q, dO and dq's sums in half of L2.
 int32_t heads_together_backward(const core::Problem& p, int64_t l2_bytes);
+
+// What explain says of the order of the main kernel's blocks and of dq.
+const char* backward_schedule(const core::Problem& p);
+// Seconds at `share` of the device's 16-bit peak, or of the bytes if longer; fixed order and d_bias cost their part.
+double estimate_backward(const core::Problem& p, const core::DeviceInfo& device, double share);
 
 }  // namespace tessera::cuda

@@ -27,7 +27,8 @@ struct BackwardParams {
   // The workspace. [heads_q][scratch_rows] each: lse as the main kernel wants it (+inf for rows that add nothing) and
   // delta = rowsum(d_o * o) - d_lse.
   float *lse, *delta;
-  // dq before scale, [heads_q][scratch_rows / 16][head dim bucket / 8][4][32]: as fragments lie, see dq_fragment().
+  // dq before scale, [heads_q][scratch_rows][head dim bucket], within that as the main kernel's fragments lie, see
+  // dq_fragment() and dq_transposed_fragment().
   float* dq_sum;
   // The parts of d_sinks, [heads_q][batch][row_tiles].
   float* sink_sums;

@@ -9,7 +9,7 @@ namespace sm80 {
 extern const core::KernelEntry kForward, kBackward;
 }
 namespace sm90 {
-extern const core::KernelEntry kForward;
+extern const core::KernelEntry kForward, kBackward;
 }
 
 }  // namespace tessera::cuda

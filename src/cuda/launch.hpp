@@ -49,13 +49,19 @@ extern const BackwardKernels kBackwardBf16D128Small, kBackwardBf16D192Small, kBa
 
 }  // namespace sm80
 
-// Before and after the main kernel of a backward pass, whose dq sums have dq_dim columns; `blocks`: of kRowTile rows.
-cudaError_t launch_preprocess(const BackwardParams& params, bool bf16, int32_t dq_dim, uint32_t blocks,
+// How the sums of dq lie: columns (a head-dim bucket), and the form of the fragments.
+struct DqSums {
+  int32_t dim;
+  bool transposed;  // with dim 64 or 128 only
+};
+
+// Before and after the main kernel of a backward pass; `blocks`: of kRowTile rows.
+cudaError_t launch_preprocess(const BackwardParams& params, bool bf16, const DqSums& sums, uint32_t blocks,
                               cudaStream_t stream);
-cudaError_t launch_postprocess(const BackwardParams& params, bool bf16, int32_t dq_dim, uint32_t blocks,
+cudaError_t launch_postprocess(const BackwardParams& params, bool bf16, const DqSums& sums, uint32_t blocks,
                                cudaStream_t stream);
 cudaError_t launch_sum_sinks(const BackwardParams& params, cudaStream_t stream);
-cudaError_t prepare_backward_rows(bool bf16, int32_t dq_dim);  // all three, on the current device
+cudaError_t prepare_backward_rows(bool bf16, const DqSums& sums);  // all three, on the current device
 
 // Merges the partial states of a split forward, in order, with sinks: final_params' o and lse from `partial`'s.
 cudaError_t launch_combine(const ForwardParams& partial, const ForwardParams& final_params, bool bf16,

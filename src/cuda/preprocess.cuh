@@ -119,28 +119,45 @@ __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_co
   p.sink_sums[(int64_t{item.head} * p.batch + item.batch) * p.row_tiles + item.tile] = sum;
 }
 
-template <class Element, int kDim>
+// kTransposed: the sums lie as dq_transposed_fragment() says, else as dq_fragment() does.
+template <class Element, int kDim, bool kTransposed>
 __global__ void __launch_bounds__(kRowThreads) postprocess_kernel(const __grid_constant__ BackwardParams p) {
   __shared__ __align__(128) char tile[kRowTile * kDim * 2];
   const RowItem item = row_item(p);
   const SequenceView at = locate_sequence(p.f, item.batch, 0);
   const int64_t first = int64_t{item.tile} * kRowTile;
   if (first >= at.rows_q) return;
-  const int row = threadIdx.x / 32 * 16;
-  const float* sums = p.dq_sum +
-                      dq_fragment(p.scratch_rows, item.head, scratch_row(p.f, item.batch, at) + first + row, 0, kDim) +
-                      threadIdx.x % 32;
-  float dq[1][kDim / 8][4];
-#pragma unroll
-  for (int n = 0; n < kDim / 8; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) dq[0][n][e] = n * 8 < p.f.head_dim_qk ? sums[n * 128 + e * 32] : 0.0f;
-  }
+  const int row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
+  const int64_t scratch = scratch_row(p.f, item.batch, at) + first + row;
   const RowTarget target = row_target(p.dq, p.dq_stride, at.q_batch, at.q_row + first, item.head, at.rows_q - first,
                                       p.f.head_dim_qk, p.dq_is_float);
-  store_rows<Element, kDim, 1>(target, tile, dq, row, 0, p.f.scale);
+  if constexpr (kTransposed) {
+    float dq[2][kDim / 16][4];
+    const float* sums = p.dq_sum + dq_transposed_fragment(p.scratch_rows, item.head, scratch, 0, kDim) + lane * 4;
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+#pragma unroll
+      for (int c = 0; c < kDim / 16; ++c) {
+        const float4 four = *reinterpret_cast<const float4*>(sums + (b * (kDim / 16) + c) * 128);
+        dq[b][c][0] = four.x;
+        dq[b][c][1] = four.y;
+        dq[b][c][2] = four.z;
+        dq[b][c][3] = four.w;
+      }
+    }
+    store_transposed_rows<Element, kDim>(target, tile, dq, row, 0, p.f.scale);
+  } else {
+    float dq[1][kDim / 8][4];
+    const float* sums = p.dq_sum + dq_fragment(p.scratch_rows, item.head, scratch, 0, kDim) + lane;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dq[0][n][e] = sums[n * 128 + e * 32];
+    }
+    store_rows<Element, kDim, 1>(target, tile, dq, row, 0, p.f.scale);
+  }
   __syncthreads();
-  copy_rows<kRowTile, kDim, kRowThreads>(target, tile);
+  copy_rows<kRowTile, kDim, kRowThreads>(target, tile, threadIdx.x);
 }
 
 // One block of one warp a head.

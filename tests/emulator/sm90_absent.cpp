@@ -11,5 +11,6 @@ int run(const core::Plan&, const core::RunContext&) { return TESSERA_INTERNAL; }
 }  // namespace
 
 const core::KernelEntry kForward{"cuda.sm90.forward", refuse, configure, run, false, nullptr};
+const core::KernelEntry kBackward{"cuda.sm90.backward", refuse, configure, run, true, nullptr};
 
 }  // namespace tessera::cuda::sm90

@@ -11,36 +11,39 @@ using RowsKernel = void (*)(BackwardParams);
 PreprocessKernel preprocess_function(bool bf16) { return bf16 ? preprocess_kernel<Bf16> : preprocess_kernel<F16>; }
 
 template <class Element>
-RowsKernel postprocess_of(int32_t dq_dim) {
-  switch (dq_dim) {
+RowsKernel postprocess_of(const DqSums& sums) {
+  if (sums.transposed) {
+    return sums.dim == 64 ? postprocess_kernel<Element, 64, true> : postprocess_kernel<Element, 128, true>;
+  }
+  switch (sums.dim) {
     case 64:
-      return postprocess_kernel<Element, 64>;
+      return postprocess_kernel<Element, 64, false>;
     case 96:
-      return postprocess_kernel<Element, 96>;
+      return postprocess_kernel<Element, 96, false>;
     case 128:
-      return postprocess_kernel<Element, 128>;
+      return postprocess_kernel<Element, 128, false>;
     case 192:
-      return postprocess_kernel<Element, 192>;
+      return postprocess_kernel<Element, 192, false>;
     default:
-      return postprocess_kernel<Element, 256>;
+      return postprocess_kernel<Element, 256, false>;
   }
 }
-RowsKernel postprocess_function(bool bf16, int32_t dq_dim) {
-  return bf16 ? postprocess_of<Bf16>(dq_dim) : postprocess_of<F16>(dq_dim);
+RowsKernel postprocess_function(bool bf16, const DqSums& sums) {
+  return bf16 ? postprocess_of<Bf16>(sums) : postprocess_of<F16>(sums);
 }
 
 }  // namespace
 
-cudaError_t launch_preprocess(const BackwardParams& params, bool bf16, int32_t dq_dim, uint32_t blocks,
+cudaError_t launch_preprocess(const BackwardParams& params, bool bf16, const DqSums& sums, uint32_t blocks,
                               cudaStream_t stream) {
-  void* arguments[] = {const_cast<BackwardParams*>(&params), &dq_dim};
+  void* arguments[] = {const_cast<BackwardParams*>(&params), const_cast<int32_t*>(&sums.dim)};
   return cudaLaunchKernel(preprocess_function(bf16), dim3(blocks), dim3(kRowThreads), arguments, 0, stream);
 }
 
-cudaError_t launch_postprocess(const BackwardParams& params, bool bf16, int32_t dq_dim, uint32_t blocks,
+cudaError_t launch_postprocess(const BackwardParams& params, bool bf16, const DqSums& sums, uint32_t blocks,
                                cudaStream_t stream) {
   void* arguments[] = {const_cast<BackwardParams*>(&params)};
-  return cudaLaunchKernel(postprocess_function(bf16, dq_dim), dim3(blocks), dim3(kRowThreads), arguments, 0, stream);
+  return cudaLaunchKernel(postprocess_function(bf16, sums), dim3(blocks), dim3(kRowThreads), arguments, 0, stream);
 }
 
 cudaError_t launch_sum_sinks(const BackwardParams& params, cudaStream_t stream) {
@@ -49,10 +52,10 @@ cudaError_t launch_sum_sinks(const BackwardParams& params, cudaStream_t stream) 
   return cudaLaunchKernel(kernel, dim3(static_cast<uint32_t>(params.f.heads_q)), dim3(32), arguments, 0, stream);
 }
 
-cudaError_t prepare_backward_rows(bool bf16, int32_t dq_dim) {
+cudaError_t prepare_backward_rows(bool bf16, const DqSums& sums) {
   cudaFuncAttributes attributes;
   cudaError_t error = cudaFuncGetAttributes(&attributes, preprocess_function(bf16));
-  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, postprocess_function(bf16, dq_dim));
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, postprocess_function(bf16, sums));
   const RowsKernel sinks = sum_sinks_kernel;
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, sinks);
   return error;

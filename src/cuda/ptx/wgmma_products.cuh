@@ -14,6 +14,17 @@ namespace tessera::cuda::ptx {
 template <HalfType kType, int kN>
 __device__ __forceinline__ void wgmma_shared(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate);
 
+// d = a b of the same: what d held is not read, so its registers are free before.
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_shared_first(float (&d)[kN / 8][4], uint64_t a, uint64_t b);
+
+// d [64, kN] += a [16, 64]^T b [kN, 16]^T, both in shared memory, a MN-major (rows of 64 columns lie one after
+// another), b K-major.
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_transposed(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate);
+template <HalfType kType, int kN>
+__device__ __forceinline__ void wgmma_transposed_first(float (&d)[kN / 8][4], uint64_t a, uint64_t b);
+
 // d [64, kN] += a [64, 16] b [16, kN], a in registers in the fragment layout of mma.m16n8k16, b in shared memory,
 // MN-major (rows of b lie one after another).
 template <HalfType kType, int kN>
@@ -184,6 +195,131 @@ TESSERA_WGMMA_SHARED_128(HalfType::bf16, "bf16")
 TESSERA_WGMMA_SHARED_160(HalfType::f16, "f16")
 TESSERA_WGMMA_SHARED_160(HalfType::bf16, "bf16")
 #undef TESSERA_WGMMA_SHARED_160
+
+#define TESSERA_WGMMA_SHARED_FIRST_64(kType, type)                                                                     \
+  template <>                                                                                                          \
+  __device__ __forceinline__ void wgmma_shared_first<kType, 64>(float (&d)[8][4], uint64_t a,                          \
+      uint64_t b) {                                                                                                    \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0; "                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {"                                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "          \
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                                       \
+                 "%32, %33, p, 1, 1, 0, 0;}"                                                                           \
+                 : "=f"(d[0][0]), "=f"(d[0][1]), "=f"(d[0][2]), "=f"(d[0][3]), "=f"(d[1][0]), "=f"(d[1][1]),           \
+                   "=f"(d[1][2]), "=f"(d[1][3]), "=f"(d[2][0]), "=f"(d[2][1]), "=f"(d[2][2]), "=f"(d[2][3]),           \
+                   "=f"(d[3][0]), "=f"(d[3][1]), "=f"(d[3][2]), "=f"(d[3][3]), "=f"(d[4][0]), "=f"(d[4][1]),           \
+                   "=f"(d[4][2]), "=f"(d[4][3]), "=f"(d[5][0]), "=f"(d[5][1]), "=f"(d[5][2]), "=f"(d[5][3]),           \
+                   "=f"(d[6][0]), "=f"(d[6][1]), "=f"(d[6][2]), "=f"(d[6][3]), "=f"(d[7][0]), "=f"(d[7][1]),           \
+                   "=f"(d[7][2]), "=f"(d[7][3])                                                                        \
+                 : "l"(a), "l"(b));                                                                                    \
+  }
+TESSERA_WGMMA_SHARED_FIRST_64(HalfType::f16, "f16")
+TESSERA_WGMMA_SHARED_FIRST_64(HalfType::bf16, "bf16")
+#undef TESSERA_WGMMA_SHARED_FIRST_64
+
+#define TESSERA_WGMMA_SHARED_FIRST_128(kType, type)                                                                    \
+  template <>                                                                                                          \
+  __device__ __forceinline__ void wgmma_shared_first<kType, 128>(float (&d)[16][4], uint64_t a,                        \
+      uint64_t b) {                                                                                                    \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0; "                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {"                                     \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "          \
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "          \
+                 "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "          \
+                 "%56, %57, %58, %59, %60, %61, %62, %63}, "                                                           \
+                 "%64, %65, p, 1, 1, 0, 0;}"                                                                           \
+                 : "=f"(d[0][0]), "=f"(d[0][1]), "=f"(d[0][2]), "=f"(d[0][3]), "=f"(d[1][0]), "=f"(d[1][1]),           \
+                   "=f"(d[1][2]), "=f"(d[1][3]), "=f"(d[2][0]), "=f"(d[2][1]), "=f"(d[2][2]), "=f"(d[2][3]),           \
+                   "=f"(d[3][0]), "=f"(d[3][1]), "=f"(d[3][2]), "=f"(d[3][3]), "=f"(d[4][0]), "=f"(d[4][1]),           \
+                   "=f"(d[4][2]), "=f"(d[4][3]), "=f"(d[5][0]), "=f"(d[5][1]), "=f"(d[5][2]), "=f"(d[5][3]),           \
+                   "=f"(d[6][0]), "=f"(d[6][1]), "=f"(d[6][2]), "=f"(d[6][3]), "=f"(d[7][0]), "=f"(d[7][1]),           \
+                   "=f"(d[7][2]), "=f"(d[7][3]), "=f"(d[8][0]), "=f"(d[8][1]), "=f"(d[8][2]), "=f"(d[8][3]),           \
+                   "=f"(d[9][0]), "=f"(d[9][1]), "=f"(d[9][2]), "=f"(d[9][3]), "=f"(d[10][0]), "=f"(d[10][1]),         \
+                   "=f"(d[10][2]), "=f"(d[10][3]), "=f"(d[11][0]), "=f"(d[11][1]), "=f"(d[11][2]), "=f"(d[11][3]),     \
+                   "=f"(d[12][0]), "=f"(d[12][1]), "=f"(d[12][2]), "=f"(d[12][3]), "=f"(d[13][0]), "=f"(d[13][1]),     \
+                   "=f"(d[13][2]), "=f"(d[13][3]), "=f"(d[14][0]), "=f"(d[14][1]), "=f"(d[14][2]), "=f"(d[14][3]),     \
+                   "=f"(d[15][0]), "=f"(d[15][1]), "=f"(d[15][2]), "=f"(d[15][3])                                      \
+                 : "l"(a), "l"(b));                                                                                    \
+  }
+TESSERA_WGMMA_SHARED_FIRST_128(HalfType::f16, "f16")
+TESSERA_WGMMA_SHARED_FIRST_128(HalfType::bf16, "bf16")
+#undef TESSERA_WGMMA_SHARED_FIRST_128
+
+#define TESSERA_WGMMA_TRANSPOSED_32(kType, type)                                                                       \
+  template <>                                                                                                          \
+  __device__ __forceinline__ void wgmma_transposed<kType, 32>(float (&d)[4][4], uint64_t a,                            \
+      uint64_t b, int accumulate) {                                                                                    \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %18, 0; "                                                              \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {"                                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "                             \
+                 "%16, %17, p, 1, 1, 1, 0;}"                                                                           \
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),           \
+                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),           \
+                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])                                          \
+                 : "l"(a), "l"(b), "r"(accumulate));                                                                   \
+  }
+TESSERA_WGMMA_TRANSPOSED_32(HalfType::f16, "f16")
+TESSERA_WGMMA_TRANSPOSED_32(HalfType::bf16, "bf16")
+#undef TESSERA_WGMMA_TRANSPOSED_32
+
+#define TESSERA_WGMMA_TRANSPOSED_FIRST_32(kType, type)                                                                 \
+  template <>                                                                                                          \
+  __device__ __forceinline__ void wgmma_transposed_first<kType, 32>(float (&d)[4][4], uint64_t a,                      \
+      uint64_t b) {                                                                                                    \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0; "                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {"                                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "                             \
+                 "%16, %17, p, 1, 1, 1, 0;}"                                                                           \
+                 : "=f"(d[0][0]), "=f"(d[0][1]), "=f"(d[0][2]), "=f"(d[0][3]), "=f"(d[1][0]), "=f"(d[1][1]),           \
+                   "=f"(d[1][2]), "=f"(d[1][3]), "=f"(d[2][0]), "=f"(d[2][1]), "=f"(d[2][2]), "=f"(d[2][3]),           \
+                   "=f"(d[3][0]), "=f"(d[3][1]), "=f"(d[3][2]), "=f"(d[3][3])                                          \
+                 : "l"(a), "l"(b));                                                                                    \
+  }
+TESSERA_WGMMA_TRANSPOSED_FIRST_32(HalfType::f16, "f16")
+TESSERA_WGMMA_TRANSPOSED_FIRST_32(HalfType::bf16, "bf16")
+#undef TESSERA_WGMMA_TRANSPOSED_FIRST_32
+
+#define TESSERA_WGMMA_TRANSPOSED_64(kType, type)                                                                       \
+  template <>                                                                                                          \
+  __device__ __forceinline__ void wgmma_transposed<kType, 64>(float (&d)[8][4], uint64_t a,                            \
+      uint64_t b, int accumulate) {                                                                                    \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; "                                                              \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {"                                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "          \
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                                       \
+                 "%32, %33, p, 1, 1, 1, 0;}"                                                                           \
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),           \
+                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),           \
+                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),           \
+                   "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),           \
+                   "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),           \
+                   "+f"(d[7][2]), "+f"(d[7][3])                                                                        \
+                 : "l"(a), "l"(b), "r"(accumulate));                                                                   \
+  }
+TESSERA_WGMMA_TRANSPOSED_64(HalfType::f16, "f16")
+TESSERA_WGMMA_TRANSPOSED_64(HalfType::bf16, "bf16")
+#undef TESSERA_WGMMA_TRANSPOSED_64
+
+#define TESSERA_WGMMA_TRANSPOSED_FIRST_64(kType, type)                                                                 \
+  template <>                                                                                                          \
+  __device__ __forceinline__ void wgmma_transposed_first<kType, 64>(float (&d)[8][4], uint64_t a,                      \
+      uint64_t b) {                                                                                                    \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, 0, 0; "                                                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {"                                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "          \
+                 "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                                       \
+                 "%32, %33, p, 1, 1, 1, 0;}"                                                                           \
+                 : "=f"(d[0][0]), "=f"(d[0][1]), "=f"(d[0][2]), "=f"(d[0][3]), "=f"(d[1][0]), "=f"(d[1][1]),           \
+                   "=f"(d[1][2]), "=f"(d[1][3]), "=f"(d[2][0]), "=f"(d[2][1]), "=f"(d[2][2]), "=f"(d[2][3]),           \
+                   "=f"(d[3][0]), "=f"(d[3][1]), "=f"(d[3][2]), "=f"(d[3][3]), "=f"(d[4][0]), "=f"(d[4][1]),           \
+                   "=f"(d[4][2]), "=f"(d[4][3]), "=f"(d[5][0]), "=f"(d[5][1]), "=f"(d[5][2]), "=f"(d[5][3]),           \
+                   "=f"(d[6][0]), "=f"(d[6][1]), "=f"(d[6][2]), "=f"(d[6][3]), "=f"(d[7][0]), "=f"(d[7][1]),           \
+                   "=f"(d[7][2]), "=f"(d[7][3])                                                                        \
+                 : "l"(a), "l"(b));                                                                                    \
+  }
+TESSERA_WGMMA_TRANSPOSED_FIRST_64(HalfType::f16, "f16")
+TESSERA_WGMMA_TRANSPOSED_FIRST_64(HalfType::bf16, "bf16")
+#undef TESSERA_WGMMA_TRANSPOSED_FIRST_64
 
 #define TESSERA_WGMMA_REGISTERS_64(kType, type)                                                                        \
   template <>                                                                                                          \

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "../ptx/atomic.cuh"
-#include "../tile/backward_scheduler.cuh"
+#include "../tile/key_tile.cuh"
 #include "../tile/row_store.cuh"
 #include "../tile/score_gradient.cuh"
 #include "backward_products.cuh"
@@ -245,14 +245,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   extern __shared__ __align__(128) char shared[];
   static_assert(sizeof(KeyTileView) <= Config::kViewBytes);
   __shared__ KeyTileView view;
-  if (threadIdx.x == 0) {
-    const bool ordered = p.turns != nullptr;
-    const WorkItem item = locate_block(p.f.schedule, ordered ? ptx::fetch_increment(p.ticket) : blockIdx.x);
-    // Under a causal band the first keys are the heaviest. Turns go from the last key tile to the first: there a tile's
-    // first query tile is one whose first turn it has.
-    const uint32_t key_tile = ordered ? item.query_block : p.f.schedule.query_blocks - 1 - item.query_block;
-    view_key_tile(p, item.head_batch, static_cast<int>(key_tile), Config::kTileN, Config::kTileM, view);
-  }
+  if (threadIdx.x == 0) find_key_tile(p, Config::kTileN, Config::kTileM, view);
   __syncthreads();
   const int64_t key = int64_t{view.key_tile} * Config::kTileN;
   if (key >= view.owned_keys) return;
@@ -274,8 +267,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   store_rows<Element, Config::kHeadDim, Config::kColumnWarps>(dv_rows, dv_tile, dv, warp.first_key(), warp.column_warp,
                                                               1.0f);
   __syncthreads();
-  copy_rows<Config::kTileN, Config::kHeadDim, Config::kThreads>(dk_rows, shared);
-  copy_rows<Config::kTileN, Config::kHeadDim, Config::kThreads>(dv_rows, dv_tile);
+  copy_rows<Config::kTileN, Config::kHeadDim, Config::kThreads>(dk_rows, shared, threadIdx.x);
+  copy_rows<Config::kTileN, Config::kHeadDim, Config::kThreads>(dv_rows, dv_tile, threadIdx.x);
 }
 
 }  // namespace tessera::cuda::sm80

@@ -20,7 +20,7 @@ size_t bucket(const Problem& p) {
   while (kHeadDimBuckets[index] < dim) ++index;
   return index;
 }
-int32_t dq_dim(const Problem& p) { return kHeadDimBuckets[bucket(p)]; }
+DqSums dq_sums(const Problem& p) { return {kHeadDimBuckets[bucket(p)], false}; }
 
 // Kernels by size, element type and bucket of kHeadDimBuckets; null: the other size's serve.
 const BackwardKernels& kernels(const Problem& p, const DeviceInfo& device) {
@@ -73,50 +73,26 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.stages = kernel.stages;
   launch.threads = kernel.threads;
   launch.shared_bytes = kernel.shared_bytes;
-  launch.workspace_bytes = lay_out_workspace(p, dq_dim(p)).bytes;
+  launch.workspace_bytes = lay_out_workspace(p, dq_sums(p).dim).bytes;
   launch.variant = heads_together_backward(p, device.l2_bytes);
-  const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
-  launch.schedule = ordered ? "one block a key tile, last keys first; dq is added in the order in which blocks start, "
-                              "which costs up to 15 %"
-                            : "one block a key tile, heavy tiles first in groups of heads that fit L2; dq is added in "
-                              "any order, so it may differ between runs by rounding";
+  launch.schedule = backward_schedule(p);
   launch.instructions = is_plain(p) ? "mma.sync, ldmatrix, cp.async" : "mma.sync, ldmatrix, cp.async; general scores";
-  const double share = device.arch == 90 || device.arch == 100 ? 0.3 : 0.5;
-  const core::Work work = core::count_work(p);
-  // A gradient of the bias recomputes the scores: two products more.
-  const double flops = work.flops * (p.has(TESSERA_FLAG_D_BIAS) ? 1.4 : 1.0) * (ordered ? 1.1 : 1.0);
-  const double compute = device.peak_16bit > 0 ? flops / (share * device.peak_16bit) : 0;
-  // Beside the operands the float32 sums of dq, zeroed and read once.
-  const double rows = p.layout_q == TESSERA_PACKED ? double(p.total_q) : double(p.batch) * double(p.seqlen_q);
-  const double bytes = work.bytes + 8.0 * rows * p.heads_q * p.head_dim_qk;
-  const double memory = device.bandwidth > 0 ? bytes / (0.85 * device.bandwidth) : 0;
-  launch.seconds = (compute > memory ? compute : memory) + 9e-6;
+  launch.seconds = estimate_backward(p, device, device.arch == 90 || device.arch == 100 ? 0.3 : 0.5);
   return launch;
 }
 
 cudaError_t launch_all(const Plan& plan, const core::RunContext& context) {
   const Problem& p = plan.problem;
   const BackwardInstance& kernel = instance(p, *plan.device);
-  const bool bf16 = p.q.dtype == TESSERA_BF16;
   const auto stream = static_cast<cudaStream_t>(context.cuda_stream);
-  BackwardParams params = make_backward_params(p, *context.tensors, context.workspace, dq_dim(p));
-  const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_kv);
-  const auto group = static_cast<uint32_t>(plan.launch.variant);
-  params.f.schedule = {static_cast<uint32_t>(key_tiles(p, kernel.tile_n)), head_batches, group, head_batches % group};
-  const auto row_blocks = static_cast<uint32_t>(p.batch * p.heads_q) * static_cast<uint32_t>(params.row_tiles);
-  const uint32_t blocks = params.f.schedule.query_blocks * head_batches;
-  if (row_blocks == 0) params.turns = nullptr;  // nothing zeroes them, and there is nothing to add
-
-  cudaError_t error = cudaSuccess;
-  if (row_blocks > 0) error = launch_preprocess(params, bf16, dq_dim(p), row_blocks, stream);
-  if (error == cudaSuccess && blocks > 0) error = kernel.launch(params, blocks, stream);
-  if (error == cudaSuccess && row_blocks > 0) error = launch_postprocess(params, bf16, dq_dim(p), row_blocks, stream);
-  if (error == cudaSuccess && params.d_bias != nullptr) {
+  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant);
+  cudaError_t error = rows.begin(stream);
+  if (error == cudaSuccess && rows.key_blocks > 0) error = kernel.launch(rows.params, rows.key_blocks, stream);
+  if (error == cudaSuccess && rows.params.d_bias != nullptr) {
     const auto count = static_cast<uint32_t>(bias_blocks(p, *plan.device));
-    if (count > 0) error = kernels(p, *plan.device).d_bias.launch(params, count, stream);
+    if (count > 0) error = kernels(p, *plan.device).d_bias.launch(rows.params, count, stream);
   }
-  if (error == cudaSuccess && params.d_sinks != nullptr) error = launch_sum_sinks(params, stream);
-  return error;
+  return error == cudaSuccess ? rows.finish(stream) : error;
 }
 
 int run(const Plan& plan, const core::RunContext& context) {
@@ -133,7 +109,7 @@ int prepare(const Plan& plan, tessera_status* status) {
     return scope.finish(scope.error(), "cuda.sm80.backward: making the device current", status);
   cudaError_t error = instance(p, *plan.device).prepare();
   if (error == cudaSuccess && p.has(TESSERA_FLAG_D_BIAS)) error = kernels(p, *plan.device).d_bias.prepare();
-  if (error == cudaSuccess) error = prepare_backward_rows(p.q.dtype == TESSERA_BF16, dq_dim(p));
+  if (error == cudaSuccess) error = prepare_backward_rows(p.q.dtype == TESSERA_BF16, dq_sums(p));
   return scope.finish(error, "cuda.sm80.backward: loading the kernel", status);
 }
 

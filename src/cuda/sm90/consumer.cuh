@@ -14,9 +14,6 @@
 
 namespace tessera::cuda::sm90 {
 
-// The same in every lane, and known to be by the compiler: wgmma's descriptors then stay in uniform registers.
-__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 template <class Element, class Config, ScoreKind kKind>
 struct Consumer {
   static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 16 columns in a span

@@ -40,6 +40,9 @@ __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
   }
 }
 
+// The same in every lane, and known to be by the compiler: wgmma's descriptors then stay in uniform registers.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 template <class Config>
 struct Control {
   static constexpr int kViews = 2;

@@ -137,25 +137,6 @@ int32_t heads_of(const Problem& p, const DeviceInfo& device, const Cut& c) {
   return static_cast<int32_t>(std::max<int64_t>(1, (c.heads + sections - 1) / sections));
 }
 
-// TMA counts bytes between rows in multiples of 16, below 2^40.
-Refusal refuse_strides(const Problem& p) {
-  const auto [batches_q, rows_q, batches_k, rows_k] = extents(p);
-  const struct {
-    const char* argument;
-    int64_t stride, count;
-  } rules[] = {{"q.batch stride", p.q.batch_stride, batches_q}, {"q.row stride", p.q.row_stride, rows_q},
-               {"q.head stride", p.q.head_stride, p.heads_q},   {"k.batch stride", p.k.batch_stride, batches_k},
-               {"k.row stride", p.k.row_stride, rows_k},        {"k.head stride", p.k.head_stride, p.heads_kv},
-               {"v.batch stride", p.v.batch_stride, batches_k}, {"v.row stride", p.v.row_stride, rows_k},
-               {"v.head stride", p.v.head_stride, p.heads_kv}};
-  for (const auto& rule : rules) {
-    if (rule.count > 1 && (rule.stride < 0 || rule.stride >= int64_t{1} << 39)) {
-      return {"copies by tensor maps, whose strides are below 2^39 elements", rule.argument, rule.stride};
-    }
-  }
-  return {};
-}
-
 Refusal refuse_forward(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
   if (const Refusal refusal = refuse_operands(p, TESSERA_FORWARD)) return refusal;
@@ -170,7 +151,7 @@ Refusal refuse_forward(const Problem& p, const DeviceInfo& device) {
   }
   if (const Refusal refusal = refuse_sizes(p, 64)) return refusal;
   if (const Refusal refusal = refuse_layout(p)) return refusal;
-  return refuse_strides(p);
+  return refuse_map_strides(p);
 }
 
 Launch configure_forward(const Problem& p, const DeviceInfo& device) {

@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "../forward_host.hpp"
+
 namespace tessera::cuda::sm90 {
 namespace {
 
@@ -13,6 +15,33 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
 std::atomic<Encode> encoder{nullptr};
 
 }  // namespace
+
+// TMA counts bytes between rows in multiples of 16, below 2^40.
+core::Refusal refuse_map_strides(const core::Problem& p) {
+  const auto [batches_q, rows_q, batches_k, rows_k] = extents(p);
+  const bool backward = p.pass == TESSERA_BACKWARD;
+  const struct {
+    const char* argument;
+    int64_t stride, count;
+  } rules[] = {{"q.batch stride", p.q.batch_stride, batches_q},
+               {"q.row stride", p.q.row_stride, rows_q},
+               {"q.head stride", p.q.head_stride, p.heads_q},
+               {"k.batch stride", p.k.batch_stride, batches_k},
+               {"k.row stride", p.k.row_stride, rows_k},
+               {"k.head stride", p.k.head_stride, p.heads_kv},
+               {"v.batch stride", p.v.batch_stride, batches_k},
+               {"v.row stride", p.v.row_stride, rows_k},
+               {"v.head stride", p.v.head_stride, p.heads_kv},
+               {"d_o.batch stride", p.d_o.batch_stride, backward ? batches_q : 0},
+               {"d_o.row stride", p.d_o.row_stride, backward ? rows_q : 0},
+               {"d_o.head stride", p.d_o.head_stride, backward ? p.heads_q : 0}};
+  for (const auto& rule : rules) {
+    if (rule.count > 1 && (rule.stride < 0 || rule.stride >= int64_t{1} << 39)) {
+      return {"copies by tensor maps, whose strides are below 2^39 elements", rule.argument, rule.stride};
+    }
+  }
+  return {};
+}
 
 cudaError_t load_encoder() {
   if (encoder.load(std::memory_order_relaxed) != nullptr) return cudaSuccess;

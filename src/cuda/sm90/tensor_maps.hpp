@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernel_entry.hpp"
 #include "params.hpp"
 
 namespace tessera::cuda::sm90 {
@@ -18,6 +19,9 @@ struct TensorView {
 // Columns lie swizzled in spans of `span` bytes, what is outside reads as zero. A tensor without elements leaves the
 // map as it is: no copy uses it.
 cudaError_t encode_tensor_map(const TensorView& view, bool bf16, int32_t span, CUtensorMap* map);
+
+// Strides of q, k, v and in backward d_o that no tensor map takes.
+core::Refusal refuse_map_strides(const core::Problem& p);
 
 // Finds the driver's encoder; once, when a plan is made.
 cudaError_t load_encoder();

@@ -26,6 +26,11 @@ TESSERA_HD int64_t dq_fragment(int64_t scratch_rows, int64_t head, int64_t row, 
   return ((head * scratch_rows + row) / 16 * (head_dim / 8) + column / 8) * 128;
 }
 
+// The same where dq^T is what lies in fragments, 16 columns x 8 rows: a lane's four floats lie together.
+TESSERA_HD int64_t dq_transposed_fragment(int64_t scratch_rows, int64_t head, int64_t row, int column, int head_dim) {
+  return ((head * scratch_rows + row) / 8 * (head_dim / 16) + column / 16) * 128;
+}
+
 // Rows of k and v that a sequence owns, used or not: all of them get a gradient.
 TESSERA_HD int64_t owned_keys(const ForwardParams& p, uint32_t batch) {
   if (p.cu_seqlens_k == nullptr) return p.seqlen_k;

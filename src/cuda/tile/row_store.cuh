@@ -54,18 +54,44 @@ __device__ __forceinline__ void store_rows(const RowTarget& target, char* tile,
   }
 }
 
-// The 16-bit rows of a tile of kRows to global memory, by all threads of the block. A barrier stands before.
+// The same of transposed fragments, 16 columns x 8 rows: blocks of 8 rows from `row` on, of 16 columns from `column`
+// on.
+template <class Element, int kDim, int kBlocks, int kColumnBlocks>
+__device__ __forceinline__ void store_transposed_rows(const RowTarget& target, char* tile,
+                                                      const float (&acc)[kBlocks][kColumnBlocks][4], int row,
+                                                      int column, float factor) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int c = 0; c < kColumnBlocks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int my_row = row + b * 8 + fragment_column(0, e), my_column = column + c * 16 + fragment_row(0, e / 2);
+        const float value = fmaf(acc[b][c][e], factor, 0.0f);
+        if (!target.is_float) {
+          *reinterpret_cast<uint16_t*>(tile + TileLayout<kDim>::offset(my_row, my_column / 8) + my_column % 8 * 2) =
+              static_cast<uint16_t>(Element::pack(value, value));
+        } else if (my_row < target.count && my_column < target.chunks * 8) {
+          *reinterpret_cast<float*>(target.rows + my_row * target.stride + my_column * 4) = value;
+        }
+      }
+    }
+  }
+}
+
+// The 16-bit rows of a tile of kRows to global memory, by kThreads threads, of which this is number `thread`. A barrier
+// stands before.
 template <int kRows, int kDim, int kThreads>
-__device__ __forceinline__ void copy_rows(const RowTarget& target, const char* tile) {
+__device__ __forceinline__ void copy_rows(const RowTarget& target, const char* tile, int thread) {
   if (target.is_float) return;
   using Copy = TileCopy<kRows, kDim, kThreads>;
 #pragma unroll
   for (int pass = 0; pass < Copy::kPasses; ++pass) {
-    const int row = Copy::row() + pass * Copy::kRowsPerPass;
+    const int row = thread / Copy::kLanes + pass * Copy::kRowsPerPass;
     if (row >= target.count) return;
 #pragma unroll
     for (int i = 0; i < Copy::kChunks; ++i) {
-      const int chunk = Copy::chunk() + i * Copy::kLanes;
+      const int chunk = thread % Copy::kLanes + i * Copy::kLanes;
       if (chunk >= target.chunks) continue;
       *reinterpret_cast<uint4*>(target.rows + row * target.stride + chunk * 16) =
           *reinterpret_cast<const uint4*>(tile + TileLayout<kDim>::offset(row, chunk));

@@ -9,6 +9,9 @@
 namespace tessera::cuda::ptx {
 
 inline void reduce_add(float* address, float value) { *address += value; }
+inline void reduce_add_v4(float* address, const float (&values)[4]) {
+  for (int i = 0; i < 4; ++i) address[i] += values[i];
+}
 inline void reduce_add_release(int32_t* address, int32_t value) { *address += value; }
 inline int32_t load_acquire(const int32_t* address) {
   tessera::emulator::Block::running()->pause();

@@ -1,0 +1,46 @@
+// Gradients of attention for Hopper: TMA, wgmma, one producer thread and two consumer warpgroups a block.
+// One block owns 128 keys of one (sequence, key/value head) and walks over the query tiles of all query heads of the group
+// that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; each consumer warpgroup
+// (backward_consumer.cuh) owns 64 keys, sums their dk and dv in registers and adds one half of every dq tile to float32
+// sums in the workspace: atomically in any order, or with `turns` in the order of the tickets by which blocks start.
+// Work: 10 * kTileM * 128 * d FLOPs a step: at d 128 and 4096 FLOPs a cycle 2560 cycles of the tensor cores, against
+// 4 * kTileM * d bytes of Q and dO from L2 and as many of dq added there.
+// Source: Shah et al., FlashAttention-3; Dao, FlashAttention-2, Algorithm 2.
+#pragma once
+
+#include "../ptx/tensor_map.cuh"
+#include "../tile/key_tile.cuh"
+#include "backward_consumer.cuh"
+#include "backward_producer.cuh"
+
+namespace tessera::cuda::sm90 {
+
+template <class Element, class Config, ScoreKind kKind>
+__global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __grid_constant__ BackwardLaunchParams p) {
+  extern __shared__ __align__(1024) char shared[];
+  static_assert(sizeof(BackwardControl<Config>) <= Config::kControlBytes);
+  auto& control = *reinterpret_cast<BackwardControl<Config>*>(shared + Config::kControlOffset);
+  if (threadIdx.x == 0) {
+    control.init();
+    find_key_tile(p.backward, Config::kTileN, Config::kTileM, control.view);
+  }
+  if (threadIdx.x < 4) {
+    ptx::prefetch_tensor_map(threadIdx.x == 0   ? &p.q_map
+                             : threadIdx.x == 1 ? &p.k_map
+                             : threadIdx.x == 2 ? &p.v_map
+                                                : &p.d_o_map);
+  }
+  __syncthreads();
+  const KeyTileView& view = control.view;
+  if (int64_t{view.key_tile} * Config::kTileN >= view.owned_keys) return;
+  const int group = uniform(static_cast<int>(threadIdx.x / 128));
+  if (group == 0) {
+    ptx::shrink_registers<Config::kProducerRegisters>();
+    if (threadIdx.x == 0 && view.query_begin < view.query_end) BackwardProducer<Config>{p, control, shared}.run();
+  } else {
+    ptx::grow_registers<Config::kConsumerRegisters>();
+    BackwardConsumer<Element, Config, kKind>{p, control, shared, ptx::shared_address(shared), group - 1, {}}.run();
+  }
+}
+
+}  // namespace tessera::cuda::sm90

@@ -1,0 +1,44 @@
+// Tile shapes of the sm90 backward kernel. Host and device: planning reads the same constants as the kernels are made
+// from.
+#pragma once
+
+#include <cstdint>
+
+#include "../score_kind.hpp"
+
+namespace tessera::cuda::sm90 {
+
+// A block owns 128 keys, 64 for each of its two consumer warpgroups, and meets kTileM queries a step.
+template <int kDim_, int kTileM_>
+struct BackwardShape {
+  static constexpr int kDim = kDim_, kTileM = kTileM_, kTileN = 128, kGroups = 2, kStages = 2;
+  static constexpr int kThreads = 128 * (kGroups + 1);
+  static constexpr int kSpan = 128, kSpanColumns = kSpan / 2, kSpans = kDim / kSpanColumns;
+  static_assert(kDim % kSpanColumns == 0 && kSpans <= kGroups);
+  // dq^T = K^T dS^T has the head dim as its rows, 64 a product: at d 128 a warpgroup has half of them and all queries, at
+  // d 64 all of them and half of the queries.
+  static constexpr int kDqQueries = kTileM * kSpans / kGroups;
+  static constexpr int kKeyBytes = kTileN * kDim * 2, kQueryBytes = kTileM * kDim * 2;
+  static constexpr int kGradBytes = kTileN * kTileM * 2, kStatisticsBytes = 2 * kTileM * 4;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  // [K][V][stages x (Q, dO)][2 x dS][stages x (lse, delta)][control], tiles at multiples of 1024 bytes.
+  static constexpr int kValueOffset = kKeyBytes, kQueryOffset = 2 * kKeyBytes;
+  static constexpr int kGradOffset = kQueryOffset + kStages * 2 * kQueryBytes;
+  static constexpr int kStatisticsOffset = kGradOffset + 2 * kGradBytes;
+  static constexpr int kControlOffset = kStatisticsOffset + kStages * kStatisticsBytes, kControlBytes = 512;
+  static constexpr int kSharedBytes = kControlOffset + kControlBytes;
+  static_assert(kKeyBytes % 1024 == 0 && kQueryBytes % 1024 == 0 && kGradBytes % 1024 == 0);
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+// A softcap's derivative needs registers of its own: half as many queries a step at d 64.
+template <int kDim, ScoreKind kKind>
+struct BackwardConfig;
+template <>
+struct BackwardConfig<64, ScoreKind::plain> : BackwardShape<64, 128> {};
+template <>
+struct BackwardConfig<64, ScoreKind::general> : BackwardShape<64, 64> {};
+template <ScoreKind kKind>
+struct BackwardConfig<128, kKind> : BackwardShape<128, 64> {};
+
+}  // namespace tessera::cuda::sm90

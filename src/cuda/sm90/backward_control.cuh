@@ -1,0 +1,51 @@
+// What the roles of a backward block share beside the tiles: the pipelines' barriers and the view of its key tile.
+// Invariant: a full barrier's phase completes when the bytes are there; an empty one's when every warp that reads them
+// has released them.
+#pragma once
+
+#include "../tile/backward_scheduler.cuh"
+#include "backward_config.hpp"
+#include "backward_launch.hpp"
+#include "control.cuh"
+
+namespace tessera::cuda::sm90 {
+
+template <class Config>
+struct BackwardControl {
+  static constexpr int kStages = Config::kStages;
+  uint64_t keys_full, values_full;                 // once
+  uint64_t q_full[kStages], q_empty[kStages];      // Q and lse
+  uint64_t d_o_full[kStages], d_o_empty[kStages];  // dO and delta
+  uint64_t grads_full[2], grads_empty[2];          // dS, by the consumers for each other
+  KeyTileView view;
+
+  __device__ void init() {
+    constexpr int kWarps = 4 * Config::kGroups;
+    ::cuda::ptx::mbarrier_init(&keys_full, 1);
+    ::cuda::ptx::mbarrier_init(&values_full, 1);
+    for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : d_o_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : q_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : d_o_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : grads_full) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : grads_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
+  }
+};
+
+// One step of a block: a query tile of a query head. Steps go through the heads of the group, and through the query
+// tiles of each.
+struct BackwardStep {
+  int head, tile;
+
+  __device__ __forceinline__ explicit BackwardStep(const KeyTileView& view)
+      : head(view.first_head), tile(view.query_begin) {}
+  // False behind the last one.
+  __device__ __forceinline__ bool advance(const KeyTileView& view) {
+    if (++tile < view.query_end) return true;
+    tile = view.query_begin;
+    return ++head < view.last_head;
+  }
+};
+
+}  // namespace tessera::cuda::sm90
