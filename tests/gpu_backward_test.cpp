@@ -114,6 +114,33 @@ TEST(GpuBackwardSizes, AroundTileEdges) {
   }
 }
 
+// Every code path of every kernel on the smallest operands, for compute-sanitizer. Workspaces are left uninitialised.
+TEST(GpuSanitizer, SmallBackwardCases) {
+  TESSERA_NEEDS_GPU();
+  for (const char* text :
+       {"bwd bf16 b1 hq2 hkv1 sq129 sk257 d64 causal", "bwd f16 b1 hq2 hkv2 sq70 sk130 d64 deterministic",
+        "bwd bf16 b1 hq1 sq33 sk65 d96 window=20,3", "bwd f16 b2 hq1 sq65 sk70 d128 packed lens=40:0 causal",
+        "bwd bf16 b1 hq2 hkv1 sq65 sk260 d128 causal deterministic", "bwd f16 b1 hq1 sq65 sk66 d192",
+        "bwd bf16 b1 hq1 sq65 sk130 d256 dv72 causal", "bwd bf16 b1 hq2 sq33 sk70 d64 bias=1 dbias",
+        "bwd f16 b1 hq1 sq20 sk65 d128 alibi bias=bh dbias", "bwd bf16 b1 hq1 sq20 sk65 d256 softcap=9 sinks dlse",
+        "bwd bf16 b1 hq2 sq66 sk130 d64 softcap=9"}) {
+    SCOPED_TRACE(text);
+    for (const std::string& row : gpu_rows()) {
+      SCOPED_TRACE(row);
+      GpuCase gpu(std::string(text) + " cuda");
+      gpu.poison_workspace = false;
+      const Judged judged = judge(gpu.set);
+      tessera_status status{};
+      const int code = gpu.run(row, &status);
+      if (code == TESSERA_UNSUPPORTED) continue;
+      ASSERT_EQ(code, TESSERA_OK) << status.message;
+      const auto comparisons = baselines::compare(gpu.plan.problem, gpu.set.tensors, &judged.exact, &judged.naive);
+      EXPECT_TRUE(baselines::worst(comparisons).passed) << baselines::worst(comparisons).max_abs_error;
+      EXPECT_TRUE(gpu.set.canaries_intact());
+    }
+  }
+}
+
 #ifdef TESSERA_EMULATED
 constexpr int kRepeats = 2;  // under one seed of the emulator's orders they are the same run
 #else

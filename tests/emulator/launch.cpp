@@ -8,6 +8,7 @@
 
 #include "block.hpp"
 #include "failure.hpp"
+#include "shared_memory.hpp"
 
 namespace tessera::emulator {
 namespace {
@@ -72,7 +73,12 @@ void run(const Launch& launch) {
   const Order order(uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z, seed);
   std::atomic<uint64_t> next{0};
   std::vector<std::thread> others;
-  for (uint64_t i = 1; i < multiprocessors(); ++i) others.emplace_back([&] { run_blocks(launch, order, seed, &next); });
+  for (uint64_t i = 1; i < multiprocessors(); ++i) {
+    others.emplace_back([&] {
+      run_blocks(launch, order, seed, &next);
+      close_shared_memory();
+    });
+  }
   run_blocks(launch, order, seed, &next);
   for (std::thread& thread : others) thread.join();
 }

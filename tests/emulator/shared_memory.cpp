@@ -91,6 +91,11 @@ void open_shared_memory(size_t bytes) {
   std::memset(tessera_emulator_shared + bytes, kWatched, open - bytes);
 }
 
+void close_shared_memory() {
+  protect(open_bytes, kSharedCapacity, PROT_READ | PROT_WRITE);
+  open_bytes = kSharedCapacity;
+}
+
 void check_shared_memory() {
   const char* const end = tessera_emulator_shared + open_bytes;
   const char* const begin = tessera_emulator_shared;

@@ -18,6 +18,9 @@ void open_shared_memory(size_t bytes);
 // After it: nothing beside the bytes was written.
 void check_shared_memory();
 
+// Before a host thread ends: all of it accessible again, since the next thread may be given the same memory.
+void close_shared_memory();
+
 // Dynamic bytes of the running block.
 size_t shared_bytes();
 // Where in the dynamic shared memory, or -1.

@@ -1,22 +1,20 @@
-// Emulated additions and counters in global memory. Blocks run one after another and their threads take turns, so every
-// operation is whole; a load that a thread may spin on lets the others go first.
+// Additions and counters in global memory that several blocks share. The blocks of a launch may run on several host
+// threads, so these are whole there too; a thread that polls lets the others go first.
 #pragma once
-
-#include <cstdint>
-
-#include "../block.hpp"
 
 namespace tessera::cuda::ptx {
 
-inline void reduce_add(float* address, float value) { *address += value; }
-inline void reduce_add_v4(float* address, const float (&values)[4]) {
-  for (int i = 0; i < 4; ++i) address[i] += values[i];
+inline void reduce_add(float* address, float value) { atomicAdd(address, value); }
+inline void reduce_add_v4(float* address, const float (&v)[4], TESSERA_WHERE) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0)
+    emulator::fail(where, "red.v4 at %p, which is no multiple of 16", static_cast<void*>(address));
+  for (int i = 0; i < 4; ++i) atomicAdd(address + i, v[i]);
 }
-inline void reduce_add_release(int32_t* address, int32_t value) { *address += value; }
-inline int32_t load_acquire(const int32_t* address) {
-  tessera::emulator::Block::running()->pause();
-  return *address;
+inline void reduce_add_release(int32_t* address, int32_t value) { atomicAdd(address, value); }
+inline uint32_t fetch_increment(uint32_t* address) { return atomicAdd(address, 1u); }
+inline int32_t load_acquire(const int32_t* address, TESSERA_WHERE) {
+  emulator::Block::running()->spin(where);
+  return __atomic_load_n(address, __ATOMIC_ACQUIRE);
 }
-inline uint32_t fetch_increment(uint32_t* address) { return (*address)++; }
 
 }  // namespace tessera::cuda::ptx
