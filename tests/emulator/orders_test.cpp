@@ -25,13 +25,13 @@ TEST_P(EmulatorOrders, GiveTheSameBits) {
 }
 
 // Every tile shape, the general scores, pages, and the merge of splits.
-INSTANTIATE_TEST_SUITE_P(Forward, EmulatorOrders,
-                         ::testing::Values("fwd bf16 b1 hq2 sq130 sk200 d64 causal", "fwd f16 b1 hq1 sq130 sk200 d96",
-                                           "fwd bf16 b1 hq1 sq130 sk200 d128 window=30,5",
-                                           "fwd f16 b1 hq1 sq70 sk200 d192", "fwd bf16 b1 hq1 sq70 sk200 d256 causal",
-                                           "fwd bf16 b1 hq2 sq70 sk200 d64 softcap=5 alibi",
-                                           "fwd f16 b1 hq1 sq70 sk200 d256 bias=bh",
-                                           "fwd bf16 b2 hq2 hkv1 sq20 sk300 d128 paged=16 pages=shuffled splits=3 sinks"));
+INSTANTIATE_TEST_SUITE_P(
+    Forward, EmulatorOrders,
+    ::testing::Values("fwd bf16 b1 hq2 sq130 sk200 d64 causal", "fwd f16 b1 hq1 sq130 sk200 d96",
+                      "fwd bf16 b1 hq1 sq130 sk200 d128 window=30,5", "fwd f16 b1 hq1 sq70 sk200 d192",
+                      "fwd bf16 b1 hq1 sq70 sk200 d256 causal", "fwd bf16 b1 hq2 sq70 sk200 d64 softcap=5 alibi",
+                      "fwd f16 b1 hq1 sq70 sk200 d256 bias=bh",
+                      "fwd bf16 b2 hq2 hkv1 sq20 sk300 d128 paged=16 pages=shuffled splits=3 sinks"));
 
 }  // namespace
 }  // namespace tessera::tests

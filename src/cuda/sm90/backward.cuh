@@ -1,10 +1,10 @@
 // Gradients of attention for Hopper: TMA, wgmma, one producer thread and two consumer warpgroups a block.
-// One block owns 128 keys of one (sequence, key/value head) and walks over the query tiles of all query heads of the group
-// that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; each consumer warpgroup
+// One block owns 128 keys of one (sequence, key/value head) and walks over the query tiles of all query heads of the
+// group that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; each consumer warpgroup
 // (backward_consumer.cuh) owns 64 keys, sums their dk and dv in registers and adds one half of every dq tile to float32
 // sums in the workspace: atomically in any order, or with `turns` in the order of the tickets by which blocks start.
-// Work: 10 * kTileM * 128 * d FLOPs a step: at d 128 and 4096 FLOPs a cycle 2560 cycles of the tensor cores, against
-// 4 * kTileM * d bytes of Q and dO from L2 and as many of dq added there.
+// Work: 10 * kTileM * 128 * d FLOPs a step: at d 128 and 4096 FLOPs a cycle 2560 cycles of the tensor cores, against 4
+// * kTileM * d bytes of Q and dO from L2 and as many of dq added there.
 // Source: Shah et al., FlashAttention-3; Dao, FlashAttention-2, Algorithm 2.
 #pragma once
 

@@ -15,8 +15,8 @@ struct BackwardShape {
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kSpan = 128, kSpanColumns = kSpan / 2, kSpans = kDim / kSpanColumns;
   static_assert(kDim % kSpanColumns == 0 && kSpans <= kGroups);
-  // dq^T = K^T dS^T has the head dim as its rows, 64 a product: at d 128 a warpgroup has half of them and all queries, at
-  // d 64 all of them and half of the queries.
+  // dq^T = K^T dS^T has the head dim as its rows, 64 a product: at d 128 a warpgroup has half of them and all queries,
+  // at d 64 all of them and half of the queries.
   static constexpr int kDqQueries = kTileM * kSpans / kGroups;
   static constexpr int kKeyBytes = kTileN * kDim * 2, kQueryBytes = kTileM * kDim * 2;
   static constexpr int kGradBytes = kTileN * kTileM * 2, kStatisticsBytes = 2 * kTileM * 4;

@@ -1,7 +1,7 @@
-// A consumer warpgroup of a backward block: 64 keys against all query tiles that see them. Scores are transposed, keys as
-// rows: P^T and dS^T are then, in registers, the A operands of dv += P^T dO and dk += dS^T Q.
-// dq^T = K^T dS^T sums over both warpgroups' keys, so dS goes through shared memory, and each warpgroup makes one half of
-// dq. That product is one step late: no warpgroup waits for the other's dS of the step at hand.
+// A consumer warpgroup of a backward block: 64 keys against all query tiles that see them. Scores are transposed, keys
+// as rows: P^T and dS^T are then, in registers, the A operands of dv += P^T dO and dk += dS^T Q.
+// dq^T = K^T dS^T sums over both warpgroups' keys, so dS goes through shared memory, and each warpgroup makes one half
+// of dq. That product is one step late: no warpgroup waits for the other's dS of the step at hand.
 // Order of a step i: [S(i) is there] dP(i) - P(i) - dv(i) - dS(i) - dq(i - 1) - dk(i), S(i + 1) - add dq(i - 1).
 // Registers bind: of 240 the accumulators of dk and dv take 128 at d 128, scores, gradients, P and dS 96.
 #pragma once
@@ -43,8 +43,8 @@ struct BackwardConsumer {
     return shared + Config::kQueryOffset + (2 * ring.stage + tensor) * Config::kQueryBytes;
   }
 
-  // Clears the rows of a tile from `valid` on: what lies in memory behind a used length must reach nothing. Rare, by both
-  // warpgroups together.
+  // Clears the rows of a tile from `valid` on: what lies in memory behind a used length must reach nothing. Rare, by
+  // both warpgroups together.
   template <int kRows>
   __device__ __forceinline__ void clear_tail(uint32_t offset, int64_t valid) const {
     if (valid >= kRows) return;
@@ -272,8 +272,8 @@ struct BackwardConsumer {
       before = step;
       more = uniform(step.advance(view));
       ring.advance();
-      // Behind the last step this multiplies an old tile, and the result is dropped: wgmma that only some paths issue are
-      // serialised by the compiler.
+      // Behind the last step this multiplies an old tile, and the result is dropped: wgmma that only some paths issue
+      // are serialised by the compiler.
       if (more) {
         wait(control.q_full[ring.stage], ring.phase);
         clear_tail<kTileM>(query_tile(0) - shared, valid_queries(step.tile));

@@ -1,7 +1,7 @@
 // The producer of a backward block: one thread that copies K and V once and then Q, dO and their statistics of one step
 // after another, as far ahead of the consumers as the stages allow.
-// Tiles lie as [columns / 64][rows][64], 16-byte chunks swizzled as TMA does. Rows past a used length are copied as they
-// are where the array goes on; the consumers clear them.
+// Tiles lie as [columns / 64][rows][64], 16-byte chunks swizzled as TMA does. Rows past a used length are copied as
+// they are where the array goes on; the consumers clear them.
 #pragma once
 
 #include <cuda/ptx>
