@@ -1,5 +1,6 @@
-// Fragments of 16-bit elements to shared memory: one function an instruction. sm_90 and later.
-// Source: PTX ISA, "Warp-level Matrix Store Instruction: stmatrix".
+// Fragment stores to shared memory: one function an instruction. sm_90. Executed by all 32 lanes of a warp, converged.
+// Lane l gives the address of row l % 8 of matrix l / 8; r[i] is its part of matrix i, as ldmatrix (mma.cuh) returns it.
+// Source: PTX ISA, "stmatrix".
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,14 @@
 
 namespace tessera::cuda::ptx {
 
-// Four 8 x 8 matrices in the fragment layout of mma.m16n8k16, each stored transposed; lane l gives the address of row
-// l % 8 of the transpose of matrix l / 8. PTX ISA: stmatrix.sync.aligned.m8n8.x4.trans.
+// Four 8 x 8 matrices of 16-bit elements to shared memory. PTX ISA: stmatrix.sync.aligned.m8n8.x4.
+__device__ __forceinline__ void stmatrix_x4(uint32_t shared_address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// The same with every 8 x 8 matrix transposed. PTX ISA: stmatrix.sync.aligned.m8n8.x4.trans.
 __device__ __forceinline__ void stmatrix_x4_trans(uint32_t shared_address, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address),
                "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
