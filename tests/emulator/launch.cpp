@@ -44,7 +44,7 @@ void run_blocks(const Launch& launch, const Order& order, uint64_t seed, std::at
   watch_faults();
   while (true) {
     const uint64_t i = (*next)++;
-    if (i >= order.count) return;
+    if (i >= order.count) break;
     const uint64_t number = order[i];
     const uint64_t plane = uint64_t{launch.grid.x} * launch.grid.y;
     block.run(launch,
@@ -52,6 +52,7 @@ void run_blocks(const Launch& launch, const Order& order, uint64_t seed, std::at
                static_cast<unsigned>(number / plane)},
               seed);
   }
+  close_shared_memory();
 }
 
 }  // namespace
@@ -73,12 +74,7 @@ void run(const Launch& launch) {
   const Order order(uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z, seed);
   std::atomic<uint64_t> next{0};
   std::vector<std::thread> others;
-  for (uint64_t i = 1; i < multiprocessors(); ++i) {
-    others.emplace_back([&] {
-      run_blocks(launch, order, seed, &next);
-      close_shared_memory();
-    });
-  }
+  for (uint64_t i = 1; i < multiprocessors(); ++i) others.emplace_back([&] { run_blocks(launch, order, seed, &next); });
   run_blocks(launch, order, seed, &next);
   for (std::thread& thread : others) thread.join();
 }

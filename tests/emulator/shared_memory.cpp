@@ -91,11 +91,6 @@ void open_shared_memory(size_t bytes) {
   std::memset(tessera_emulator_shared + bytes, kWatched, open - bytes);
 }
 
-void close_shared_memory() {
-  protect(open_bytes, kSharedCapacity, PROT_READ | PROT_WRITE);
-  open_bytes = kSharedCapacity;
-}
-
 void check_shared_memory() {
   const char* const end = tessera_emulator_shared + open_bytes;
   const char* const begin = tessera_emulator_shared;
@@ -105,6 +100,11 @@ void check_shared_memory() {
     fail({}, "a thread of the block wrote byte %td of shared memory; the launch asked for %zu bytes", wrong - begin,
          bytes_of_block);
   }
+}
+
+void close_shared_memory() {
+  protect(open_bytes, kSharedCapacity, PROT_READ | PROT_WRITE);
+  open_bytes = kSharedCapacity;
 }
 
 size_t shared_bytes() { return bytes_of_block; }

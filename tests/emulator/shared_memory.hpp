@@ -17,8 +17,7 @@ inline constexpr size_t kSharedCapacity = 256 * 1024;
 void open_shared_memory(size_t bytes);
 // After it: nothing beside the bytes was written.
 void check_shared_memory();
-
-// Before a host thread ends: all of it accessible again, since the next thread may be given the same memory.
+// After the last block: the host thread's memory as it was, since the C library uses it again for another thread.
 void close_shared_memory();
 
 // Dynamic bytes of the running block.
