@@ -160,13 +160,6 @@ struct Matrix {
   Managed<uint16_t> bits;
 };
 
-template <class Kernel>
-void launch_block(Kernel kernel, int threads, int shared_bytes, auto... arguments) {
-  ASSERT_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), cudaSuccess);
-  kernel<<<1, threads, shared_bytes>>>(arguments...);
-  expect_finished();
-}
-
 template <class Element, class Config>
 std::string name_of() {
   return std::string(Element::kType == cuda::ptx::HalfType::bf16 ? "bf16" : "f16") + ", head dims " +
@@ -180,8 +173,8 @@ void check_score_products() {
   SCOPED_TRACE((name_of<Element, Config>()));
   const Matrix<Element> q(Config::kTileM, Config::kDimQk, 1), k(Config::kTileN, Config::kDimQk, 2);
   const Managed<float> out(size_t{Config::kTileM} * Config::kTileN);
-  ASSERT_NO_FATAL_FAILURE(launch_block(score_products<Element, Config>, kConsumers<Config>, Config::kSharedBytes,
-                                       Params{}, q.bits.data(), k.bits.data(), out.data()));
+  ASSERT_NO_FATAL_FAILURE(launch(score_products<Element, Config>, 1, kConsumers<Config>, Config::kSharedBytes, Params{},
+                                 q.bits.data(), k.bits.data(), out.data()));
   Differences differences;
   for (size_t i = 0; i < out.size(); ++i) {
     constexpr int64_t kBlocks = Config::kTileN / 8;
@@ -198,8 +191,8 @@ void check_value_products() {
   SCOPED_TRACE((name_of<Element, Config>()));
   const Matrix<Element> p(Config::kTileM, Config::kTileN, 3), v(Config::kTileN, Config::kDimV, 4);
   const Managed<float> out(size_t{Config::kTileM} * Config::kDimV);
-  ASSERT_NO_FATAL_FAILURE(launch_block(value_products<Element, Config>, kConsumers<Config>, Config::kSharedBytes,
-                                       Params{}, p.bits.data(), v.bits.data(), out.data()));
+  ASSERT_NO_FATAL_FAILURE(launch(value_products<Element, Config>, 1, kConsumers<Config>, Config::kSharedBytes, Params{},
+                                 p.bits.data(), v.bits.data(), out.data()));
   Differences differences;
   for (size_t i = 0; i < out.size(); ++i) {
     constexpr int64_t kBlocks = Config::kDimV / 8;
@@ -268,8 +261,8 @@ TEST(GpuEncodings, AccumulatorsSayTheirRowAndColumn) {
     for (int c = 0; c < Config::kDimQk; ++c) k.set(r, c, c == 0 ? 256 : c == 1 ? r : 0);
   }
   const Managed<float> out(size_t{Config::kTileM} * Config::kTileN);
-  ASSERT_NO_FATAL_FAILURE(launch_block(score_products<F16, Config>, kConsumers<Config>, Config::kSharedBytes, Params{},
-                                       q.bits.data(), k.bits.data(), out.data()));
+  ASSERT_NO_FATAL_FAILURE(launch(score_products<F16, Config>, 1, kConsumers<Config>, Config::kSharedBytes, Params{},
+                                 q.bits.data(), k.bits.data(), out.data()));
   Differences differences;
   constexpr int64_t kBlocks = Config::kTileN / 8;
   for (int64_t thread = 0; thread < kConsumers<Config>; ++thread) {
@@ -299,7 +292,7 @@ TEST(GpuEncodings, RowsAndColumnsOfALaneAreThoseOfTheAccumulators) {
   using Config = ForwardConfig<64, 64>::Wide;
   const Managed<int> out(size_t{Config::kTileM} * Config::kTileN);
   ASSERT_NO_FATAL_FAILURE(
-      launch_block(fragment_places<Config>, kConsumers<Config>, Config::kSharedBytes, Params{}, out.data()));
+      launch(fragment_places<Config>, 1, kConsumers<Config>, Config::kSharedBytes, Params{}, out.data()));
   Differences differences;
   for (size_t i = 0; i < out.size(); ++i) {
     constexpr int64_t kBlocks = Config::kTileN / 8;
@@ -340,7 +333,7 @@ void check_packed_scores() {
   using Config = Plain<192, 192>;
   constexpr int64_t kSteps = Config::kTileN / 16;
   const Managed<uint32_t> out(128 * kSteps * 4);
-  ASSERT_NO_FATAL_FAILURE(launch_block(pack_scores<Element, Config>, 128, 0, out.data()));
+  ASSERT_NO_FATAL_FAILURE(launch(pack_scores<Element, Config>, 1, 128, 0, out.data()));
   Differences differences;
   for (int64_t i = 0; i < 128 * kSteps * 4; ++i) {
     const int64_t thread = i / (kSteps * 4), step = i / 4 % kSteps, lane = thread % 32;
@@ -369,7 +362,7 @@ __global__ void transpose_words(uint32_t* out) {
 TEST(GpuEncodings, QuadsTransposeTheirWords) {
   TESSERA_NEEDS_HOPPER();
   const Managed<uint32_t> out(128 * 4);
-  ASSERT_NO_FATAL_FAILURE(launch_block(transpose_words, 128, 0, out.data()));
+  ASSERT_NO_FATAL_FAILURE(launch(transpose_words, 1, 128, 0, out.data()));
   Differences differences;
   for (uint32_t thread = 0; thread < 128; ++thread) {
     for (uint32_t i = 0; i < 4; ++i) {
@@ -408,7 +401,7 @@ void check_stored_rows(int head_dim) {
   SCOPED_TRACE("head_dim_v " + std::to_string(head_dim));
   const Managed<Out> out(16 * kStoredColumns);
   const Managed<Out> untouched(1);
-  ASSERT_NO_FATAL_FAILURE(launch_block(store_rows<Element, Out>, 32, 0, out.data(), head_dim));
+  ASSERT_NO_FATAL_FAILURE(launch(store_rows<Element, Out>, 1, 32, 0, out.data(), head_dim));
   Differences differences;
   for (int row = 0; row < 16; ++row) {
     for (int column = 0; column < kStoredColumns; ++column) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <new>
 #include <sstream>
+#include <type_traits>
 
 #include "gpu_support.hpp"
 
@@ -39,6 +40,18 @@ inline void expect_finished() {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   const cudaError_t error = cudaDeviceSynchronize();
   ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+}
+
+// Runs a kernel to its end.
+template <class... Parameters>
+void launch(void (*kernel)(Parameters...), uint32_t blocks, uint32_t threads, int shared_bytes,
+            std::type_identity_t<Parameters>... values) {
+  void* arguments[] = {&values...};
+  ASSERT_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), cudaSuccess);
+  ASSERT_EQ(
+      cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, static_cast<size_t>(shared_bytes), nullptr),
+      cudaSuccess);
+  expect_finished();
 }
 
 // Counts what differs and says where the first difference is.

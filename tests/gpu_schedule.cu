@@ -90,8 +90,7 @@ struct Launch {
     }
     const Managed<uint32_t> seen(expected.size());
     std::fill_n(seen.data(), seen.size(), 0u);
-    walk<<<std::min<uint32_t>(items, kBlocks), 64>>>(params, seen.data());
-    ASSERT_NO_FATAL_FAILURE(expect_finished());
+    ASSERT_NO_FATAL_FAILURE(tests::launch(walk, std::min<uint32_t>(items, kBlocks), 64, 0, params, seen.data()));
     Differences differences;
     for (size_t i = 0; i < expected.size(); ++i) {
       differences.compare(seen[i], expected[i], static_cast<int64_t>(i) / (heads * splits),
@@ -196,8 +195,7 @@ __global__ void ring_steps(int steps, uint32_t* out) {
 template <uint32_t kStages>
 void check_ring() {
   const Managed<uint32_t> out(13);
-  ring_steps<kStages><<<1, 1>>>(13, out.data());
-  ASSERT_NO_FATAL_FAILURE(expect_finished());
+  ASSERT_NO_FATAL_FAILURE(launch(ring_steps<kStages>, 1, 1, 0, 13, out.data()));
   for (uint32_t i = 0; i < 13; ++i) EXPECT_EQ(out[i], 2 * (i % kStages) + i / kStages % 2) << kStages << ", step " << i;
 }
 

@@ -83,10 +83,7 @@ void check_boxes(const TensorView& view, const Coordinates& first, int spans) {
   const int32_t rows = box_rows(view);
   const int bytes = spans * rows * kSpan;
   const Managed<char> out(static_cast<size_t>(bytes));
-  ASSERT_EQ(cudaFuncSetAttribute(copy_boxes<kSpan, kRank>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes + 16),
-            cudaSuccess);
-  copy_boxes<kSpan, kRank><<<1, 128, bytes + 16>>>(map, first, spans, rows, out.data());
-  ASSERT_NO_FATAL_FAILURE(expect_finished());
+  ASSERT_NO_FATAL_FAILURE(launch(copy_boxes<kSpan, kRank>, 1, 128, bytes + 16, map, first, spans, rows, out.data()));
   Differences differences;
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t column = 0; column < spans * kSpan / 2; ++column) {
@@ -240,8 +237,8 @@ TEST(GpuTensorMaps, GatheredRowsLieAsCopiedOnes) {
       const int64_t chunks = 24;
       const Managed<uint32_t> out(static_cast<size_t>(rows * chunks));
       const auto kernel = span == 128 ? chunk_offsets<128> : chunk_offsets<64>;
-      kernel<<<1, 128>>>(static_cast<uint32_t>(rows), static_cast<uint32_t>(chunks), out.data());
-      ASSERT_NO_FATAL_FAILURE(expect_finished());
+      ASSERT_NO_FATAL_FAILURE(
+          launch(kernel, 1, 128, 0, static_cast<uint32_t>(rows), static_cast<uint32_t>(chunks), out.data()));
       Differences differences;
       for (int64_t i = 0; i < rows * chunks; ++i) {
         differences.compare(int64_t{out[static_cast<size_t>(i)]}, swizzled(span, rows, i / chunks, i % chunks),

@@ -59,6 +59,10 @@ void Block::run(const Launch& launch, uint3 block_index, uint64_t seed) {
   constexpr uint32_t kStay[] = {0, 2047, 511, 127};
   stay_ = kStay[random() % 4];
   copies_land_ = static_cast<int>(random() % 3);
+  const size_t count = size_t{launch.block.x} * launch.block.y * launch.block.z;
+  mbarriers_.clear();
+  bulk_copies_.begin(static_cast<int>(random() % 3), count);
+  warpgroups_.begin(static_cast<int>(random() % 3), count);
   ended_ = 0;
   spins_ = 0;
   warps_ = {};
@@ -69,13 +73,14 @@ void Block::run(const Launch& launch, uint3 block_index, uint64_t seed) {
   gridDim = launch.grid;
   blockDim = launch.block;
   open_shared_memory(launch.shared_bytes);
-  const size_t count = size_t{launch.block.x} * launch.block.y * launch.block.z;
   threads_.resize(count);
   while (stacks_.size() < count) stacks_.push_back(make_stack());
   for (size_t i = 0; i < count; ++i) start_thread(i, launch.block);
   running_block = this;
   thread_ = &host_;
   switch_to(pick());
+  bulk_copies_.end();
+  warpgroups_.end();
   running_block = nullptr;
   check_shared_memory();
 }
@@ -88,6 +93,7 @@ void Block::start_thread(size_t number, dim3 block) {
   thread.lane = static_cast<int>(flat % kLanes);
   thread.ended = false;
   thread.waits_for = nullptr;
+  thread.waits_on = nullptr;
   thread.copies.clear();
   thread.groups = 0;
   thread.context =
@@ -119,10 +125,33 @@ void Block::wait(const char* what, Where where) {
   Warp& warp = warps_[static_cast<size_t>(self.warp)];
   warp.runnable &= ~(1u << self.lane);
   if (warp.runnable == 0) runnable_warps_ &= ~(1u << self.warp);
+  land_copies();
   Thread* next = pick();
   if (next == nullptr && ended_ == threads()) next = &host_;
+  while (next == nullptr && land_one()) next = pick();
   if (next == nullptr) fail_stuck();
-  switch_to(next);
+  if (next == thread_) {
+    self.waits_for = nullptr;
+  } else {
+    switch_to(next);
+  }
+}
+
+void Block::wait_on(const void* on, const char* what, Where where) {
+  thread_->waits_on = on;
+  wait(what, where);
+  thread_->waits_on = nullptr;
+}
+
+bool Block::land_one() {
+  if (random() % 2 == 0) return bulk_copies_.land_one() || warpgroups_.carry_out_one();
+  return warpgroups_.carry_out_one() || bulk_copies_.land_one();
+}
+
+// What is asynchronous goes on while threads do.
+void Block::land_copies() {
+  bulk_copies_.progress();
+  warpgroups_.progress();
 }
 
 void Block::switch_to(Thread* next) {
@@ -159,6 +188,7 @@ void Block::spin(Where where) {
   if (++spins_ > (alone ? kMostSpins : kMostSpinsBesideOthers))
     fail(where, "a thread polls memory that nothing changes");
   if (!alone && spins_ % 64 == 0) std::this_thread::yield();
+  land_copies();
   Thread* const next = pick(true);
   if (next != thread_) switch_to(next);
 }
@@ -278,7 +308,8 @@ void Block::fail_stuck() {
   for (size_t first = 0; first < threads_.size();) {
     size_t last = first;
     const auto same = [&](const Thread& a, const Thread& b) {
-      return a.ended == b.ended && a.waits_for == b.waits_for && a.where.line == b.where.line;
+      return a.ended == b.ended && a.waits_for == b.waits_for && a.where.line == b.where.line &&
+             a.waits_on == b.waits_on;
     };
     while (last + 1 < threads_.size() && same(threads_[first], threads_[last + 1])) ++last;
     const Thread& thread = threads_[first];
@@ -290,6 +321,7 @@ void Block::fail_stuck() {
                     thread.where.file, thread.where.line);
     }
     text += line;
+    if (!thread.ended && thread.waits_on != nullptr) text += " for " + mbarriers_.describe(thread.waits_on);
     first = last + 1;
   }
   fail({}, "deadlock: no thread of the block can go on%s", text.c_str());

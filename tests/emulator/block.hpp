@@ -11,7 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "bulk_copy.hpp"
 #include "launch.hpp"
+#include "mbarrier.hpp"
+#include "warpgroup.hpp"
 #include "where.hpp"
 
 namespace tessera::emulator {
@@ -41,6 +44,7 @@ struct Thread {
   bool ended = false;
   const char* waits_for = nullptr;  // null: it can go on
   Where where{};                    // of the instruction that it waits in
+  const void* waits_on = nullptr;   // the mbarrier, if it waits for one
   std::vector<Copy> copies;
   uint32_t groups = 0;  // closed so far
 };
@@ -72,6 +76,17 @@ class Block {
   void commit_copies();
   void wait_copies(uint32_t open_groups);
 
+  // What only sm_90 has.
+  Mbarriers& mbarriers() { return mbarriers_; }
+  BulkCopies& bulk_copies() { return bulk_copies_; }
+  Warpgroups& warpgroups() { return warpgroups_; }
+
+  // For them: the running thread waits until another one wakes it; `on` is an mbarrier or null.
+  void wait_on(const void* on, const char* what, Where where);
+  void wake(int warp, uint32_t lanes);
+  void note_progress() { spins_ = 0; }  // memory that threads may poll has changed
+  uint64_t random();
+
   int threads() const { return static_cast<int>(threads_.size()); }
   std::string description() const;  // block, thread and seed, for messages
 
@@ -94,13 +109,12 @@ class Block {
 
   void start_thread(size_t number, dim3 block);
   void wait(const char* what, Where where);
-  void wake(int warp, uint32_t lanes);
-  void switch_away();
+  bool land_one();
+  void land_copies();
   void switch_to(Thread* next);
   Thread* pick(bool leave_warp = false);
   Meeting& meeting_of(Warp& warp, uint32_t mask, Where where);
   [[noreturn]] void fail_stuck();
-  uint64_t random();
 
   const Launch* launch_ = nullptr;
   uint64_t seed_ = 0, state_ = 1;
@@ -112,6 +126,9 @@ class Block {
   uint32_t runnable_warps_ = 0, stay_ = 0;
   int warp_ = 0, copies_land_ = 0, ended_ = 0;
   int64_t spins_ = 0;
+  Mbarriers mbarriers_;
+  BulkCopies bulk_copies_;
+  Warpgroups warpgroups_;
   Thread host_;
   Thread* thread_ = nullptr;
 };

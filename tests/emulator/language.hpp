@@ -42,6 +42,7 @@ inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits);
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
+inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1; }
 template <class T>
 T __ldg(const T* pointer) {
   return *pointer;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "block.hpp"
+#include "device.hpp"
 #include "failure.hpp"
 #include "shared_memory.hpp"
 
@@ -59,8 +60,15 @@ void run_blocks(const Launch& launch, const Order& order, uint64_t seed, std::at
 
 void set_seed(uint64_t seed) { next_seed() = seed; }
 
+int architecture() {
+  static const uint64_t chosen = setting("TESSERA_EMULATED_ARCH", 80);
+  if (chosen != 80 && chosen != 90)
+    fail({}, "TESSERA_EMULATED_ARCH=%llu; expected 80 or 90", static_cast<unsigned long long>(chosen));
+  return static_cast<int>(chosen);
+}
+
 size_t most_shared_bytes() {
-  static const size_t bytes = setting("TESSERA_EMULATED_SHARED_KB", 163) * 1024;
+  static const size_t bytes = setting("TESSERA_EMULATED_SHARED_KB", architecture() == 90 ? 227 : 163) * 1024;
   return bytes;
 }
 

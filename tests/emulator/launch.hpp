@@ -21,7 +21,8 @@ void run(const Launch& launch);
 
 // TESSERA_EMULATED_SMS.
 uint64_t multiprocessors();
-// The most shared memory of a block: TESSERA_EMULATED_SHARED_KB, default 163 as an 8.0 has it; an 8.6 or 12.0 has 99.
+// The most shared memory of a block: TESSERA_EMULATED_SHARED_KB, default 163 as an 8.0 has it, 227 for a 9.0; an 8.6 or
+// 12.0 has 99.
 size_t most_shared_bytes();
 
 // The seed of the next launch of this process, for tests that go over orders.

@@ -78,10 +78,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = emulator::kL2Bytes;
       break;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 8;
+      *value = emulator::architecture() / 10;
       break;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
+      *value = emulator::architecture() % 10;
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(emulator::most_shared_bytes());
@@ -95,13 +95,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (device != 0) return result(cudaErrorInvalidDevice);
   *properties = {};
-  std::snprintf(properties->name, sizeof properties->name, "emulated sm_80");
-  properties->major = 8;
+  std::snprintf(properties->name, sizeof properties->name, "emulated sm_%d", emulator::architecture());
+  properties->major = emulator::architecture() / 10;
   properties->multiProcessorCount = emulator::kMultiprocessors;
   properties->l2CacheSize = emulator::kL2Bytes;
   properties->totalGlobalMem = emulator::kMemoryBytes;
   properties->sharedMemPerBlock = emulator::kSharedPerBlock;
-  properties->sharedMemPerMultiprocessor = emulator::kSharedPerSm;
+  properties->sharedMemPerMultiprocessor = emulator::most_shared_bytes() + 1024;
   properties->sharedMemPerBlockOptin = emulator::most_shared_bytes();
   return cudaSuccess;
 }
@@ -139,6 +139,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorIllegalState";
     case cudaErrorStreamCaptureUnsupported:
       return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorSymbolNotFound:
+      return "cudaErrorSymbolNotFound";
   }
   return "an unknown error";
 }
@@ -215,7 +217,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, size_t shared_bytes) {
-  const size_t by_shared = emulator::kSharedPerSm / (shared_bytes + 1024);
+  const size_t by_shared = (emulator::most_shared_bytes() + 1024) / (shared_bytes + 1024);
   const size_t by_threads = threads > 0 ? 2048 / static_cast<size_t>(threads) : 0;
   *blocks = static_cast<int>(by_shared < by_threads ? by_shared : by_threads);
   return cudaSuccess;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device.hpp"
 #include "failure.hpp"
 
 extern "C" {
@@ -20,9 +21,12 @@ alignas(4096) thread_local char tessera_emulator_shared[tessera::emulator::kShar
 // `extern __shared__ char shared[]` in a kernel names a variable of the kernel's namespace: one line for each.
 #define TESSERA_SHARED_NAME(mangled) \
   ".globl " mangled "\n.type " mangled ", @tls_object\n.set " mangled ", tessera_emulator_shared\n"
-asm(TESSERA_SHARED_NAME("_ZN7tessera4cuda6sharedE")             // tessera::cuda::shared
-    TESSERA_SHARED_NAME("_ZN7tessera4cuda4sm806sharedE")        // tessera::cuda::sm80::shared
-    TESSERA_SHARED_NAME("_ZN7tessera12test_kernels6sharedE"));  // tessera::test_kernels::shared
+asm(TESSERA_SHARED_NAME("_ZN7tessera4cuda6sharedE")           // tessera::cuda::shared
+    TESSERA_SHARED_NAME("_ZN7tessera4cuda4sm806sharedE")      // tessera::cuda::sm80::shared
+    TESSERA_SHARED_NAME("_ZN7tessera4cuda4sm906sharedE")      // tessera::cuda::sm90::shared
+    TESSERA_SHARED_NAME("_ZN7tessera12test_kernels6sharedE")  // tessera::test_kernels::shared
+    // tessera::tests::(anonymous)::shared
+    TESSERA_SHARED_NAME("_ZN7tessera5tests12_GLOBAL__N_16sharedE"));
 
 namespace tessera::emulator {
 namespace {
@@ -53,7 +57,8 @@ std::vector<TlsRange> find_static_variables() {
     for (size_t i = 0; i < sections[s].sh_size / sizeof(ElfW(Sym)); ++i) {
       const ElfW(Sym)& symbol = symbols[i];
       const std::string name = names + symbol.st_name;
-      const bool ours = name.starts_with("_ZZN7tessera4cuda") || name.starts_with("_ZZN7tessera12test_kernels");
+      const bool ours = name.starts_with("_ZZN7tessera4cuda") || name.starts_with("_ZZN7tessera12test_kernels") ||
+                        name.starts_with("_ZZN7tessera5tests12_GLOBAL__N_1");
       if (ELF64_ST_TYPE(symbol.st_info) == STT_TLS && ours) found.push_back({symbol.st_value, symbol.st_size});
     }
   }
@@ -107,6 +112,11 @@ void close_shared_memory() {
   open_bytes = kSharedCapacity;
 }
 
+uint32_t shared_window() {
+  static const uint32_t window = architecture() >= 90 ? 3 * 1024 : 3 * 128;
+  return window;
+}
+
 size_t shared_bytes() { return bytes_of_block; }
 
 int64_t shared_offset(const void* pointer) {
@@ -117,11 +127,11 @@ int64_t shared_offset(const void* pointer) {
 uint32_t shared_address(const void* pointer, Where where) {
   const int64_t offset = shared_offset(pointer);
   if (offset < 0) fail(where, "%p is no address of dynamic shared memory", pointer);
-  return kSharedWindow + static_cast<uint32_t>(offset);
+  return shared_window() + static_cast<uint32_t>(offset);
 }
 
 char* shared_pointer(uint32_t address, uint32_t bytes, uint32_t alignment, const char* what, Where where) {
-  const int64_t offset = int64_t{address} - kSharedWindow;
+  const int64_t offset = int64_t{address} - shared_window();
   if (offset < 0 || offset + bytes > static_cast<int64_t>(bytes_of_block)) {
     fail(where, "%s at byte %lld of shared memory; the launch asked for %zu bytes", what,
          static_cast<long long>(offset), bytes_of_block);

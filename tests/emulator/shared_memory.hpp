@@ -1,6 +1,6 @@
 // The shared memory of the block that a host thread runs. Dynamic shared memory is one array, by whatever name a kernel
 // declares it (shared_memory.cpp lists the names); behind the bytes of the launch it is inaccessible by the page, and
-// watched up to there. Shared addresses are offsets in it, from kSharedWindow on.
+// watched up to there. Shared addresses are offsets in it, from shared_window() on.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace tessera::emulator {
 
-inline constexpr uint32_t kSharedWindow = 3 * 128;  // a multiple of the 128 bytes that kernels ask for, and of no more
+// A multiple of what kernels ask for, and of no more: 128 bytes, for Hopper's swizzles 1024.
+uint32_t shared_window();
 inline constexpr size_t kSharedCapacity = 256 * 1024;
 
 // Before a block: `bytes` of dynamic shared memory and all static shared memory filled with garbage.

@@ -62,6 +62,29 @@ void load_transposed(void* const* operands, uint32_t) {
   }
 }
 
+void store(void* const* operands, uint32_t) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto& given = *static_cast<const StoreOperand*>(operands[lane]);
+    for (int i = 0; i < 4; ++i) {
+      char* row = static_cast<const StoreOperand*>(operands[i * 8 + lane / 4])->row;
+      std::memcpy(row + lane % 4 * 4, &given.r[i], 4);
+    }
+  }
+}
+
+void store_transposed(void* const* operands, uint32_t) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto& given = *static_cast<const StoreOperand*>(operands[lane]);
+    for (int i = 0; i < 4; ++i) {
+      for (int e = 0; e < 2; ++e) {
+        const auto element = static_cast<uint16_t>(given.r[i] >> 16 * e);
+        char* row = static_cast<const StoreOperand*>(operands[i * 8 + lane % 4 * 2 + e])->row;
+        std::memcpy(row + lane / 4 * 2, &element, 2);
+      }
+    }
+  }
+}
+
 void shuffle(void* const* operands, uint32_t mask) {
   uint64_t values[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -91,6 +114,8 @@ const WarpOperation kMmaF16{"mma.sync f16", true, multiply<from_f16>};
 const WarpOperation kMmaBf16{"mma.sync bf16", true, multiply<from_bf16>};
 const WarpOperation kLoadMatrix{"ldmatrix", true, load};
 const WarpOperation kLoadMatrixTransposed{"ldmatrix.trans", true, load_transposed};
+const WarpOperation kStoreMatrix{"stmatrix", true, store};
+const WarpOperation kStoreMatrixTransposed{"stmatrix.trans", true, store_transposed};
 const WarpOperation kShuffle{"__shfl_sync", false, shuffle};
 const WarpOperation kVote{"a vote", false, count_votes};
 const WarpOperation kSyncWarp{"__syncwarp", false, [](void* const*, uint32_t) {}};

@@ -23,6 +23,13 @@ struct LoadOperand {
 };
 extern const WarpOperation kLoadMatrix, kLoadMatrixTransposed;
 
+// The same stored.
+struct StoreOperand {
+  const uint32_t* r;
+  char* row;
+};
+extern const WarpOperation kStoreMatrix, kStoreMatrixTransposed;
+
 // A value of 4 or 8 bytes from another lane: `source` counts from 0; a lane that is not named gives its own back.
 struct ShuffleOperand {
   uint64_t value;

@@ -2,6 +2,10 @@
 // Source: PTX ISA, "Data Movement and Conversion Instructions: prefetch".
 #pragma once
 
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/tensor_map.hpp"
+#else
+
 namespace tessera::cuda::ptx {
 
 // Fetches a tensor map of the kernel's parameters before the first copy needs it. PTX ISA: prefetch.tensormap.
@@ -10,3 +14,5 @@ __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
 }
 
 }  // namespace tessera::cuda::ptx
+
+#endif

@@ -5,6 +5,12 @@
 
 #include <cstdint>
 
+#include "half_type.hpp"
+
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/wgmma.hpp"
+#else
+
 #include "wgmma_products.cuh"
 
 namespace tessera::cuda::ptx {
@@ -40,6 +46,12 @@ template <int kRegisters>
 __device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
+
+}  // namespace tessera::cuda::ptx
+
+#endif
+
+namespace tessera::cuda::ptx {
 
 // Shared-memory operand of wgmma: swizzled rows of kSpan bytes (128 or 64), as TMA writes them. `leading`: bytes to the
 // next kSpan bytes of columns, used by MN-major operands only. PTX ISA: "Matrix Descriptor Format".

@@ -16,8 +16,8 @@ struct ForwardKernel {
 
   static cudaError_t launch(const Params& params, uint32_t blocks, cudaStream_t stream) {
     void* arguments[] = {const_cast<Params*>(&params)};
-    return cudaLaunchKernel(reinterpret_cast<const void*>(forward_kernel<Element, Config, kKind>), dim3(blocks),
-                            dim3(Config::kThreads), arguments, Config::kSharedBytes, stream);
+    return cudaLaunchKernel(forward_kernel<Element, Config, kKind>, dim3(blocks), dim3(Config::kThreads), arguments,
+                            Config::kSharedBytes, stream);
   }
 
   static constexpr Instance instance() {
