@@ -50,6 +50,27 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GpuBackward,
                                            "b3 hq2 sq100 sk140 d96 lens=longtail sinks dlse",
                                            "b3 hq4 hkv2 sq130 sk150 d64 lens=130:0:7 causal bias=h dbias"));
 
+// The Hopper row is not passed over in silence: where it can run it takes what it says it takes, and no more.
+TEST(GpuBackwardRows, HopperTakesWhatItSays) {
+  TESSERA_NEEDS_GPU();
+  if (core::cuda_info(0, nullptr)->arch != 90) GTEST_SKIP() << "cuda.sm90.backward needs compute capability 9.0";
+  const struct {
+    const char* text;
+    int code;
+  } cases[] = {{"d64 causal", TESSERA_OK},          {"d128 softcap=9", TESSERA_OK},
+               {"d96 dv40 window=5,5", TESSERA_OK}, {"d64 packed sinks dlse deterministic", TESSERA_OK},
+               {"d192", TESSERA_UNSUPPORTED},       {"d64 bias=h", TESSERA_UNSUPPORTED},
+               {"d64 alibi", TESSERA_UNSUPPORTED}};
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.text);
+    baselines::OperandSet operands = operands_of(std::string("bwd bf16 b2 hq2 sq70 sk90 ") + one.text + " cuda");
+    judge(operands);  // o and lse
+    GpuCase gpu(std::move(operands));
+    tessera_status status{};
+    EXPECT_EQ(gpu.run("cuda.sm90.backward", &status), one.code) << status.message;
+  }
+}
+
 // Every way in which d_bias shares an element, in each dtype it may have; what no key reaches is 0.
 TEST(GpuBackwardBias, EveryBroadcast) {
   TESSERA_NEEDS_GPU();
