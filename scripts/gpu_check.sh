@@ -6,7 +6,7 @@
 # installed.
 # Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
-# (the bench's GQA, packed, window and short cells) and "f16" (its grid in f16)
+# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16) and "gradients" (its grid backward)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -100,6 +100,9 @@ if [[ $parts == *bench* ]]; then
   python3 -m tessera.bench --draw "$output/forward.json" "$output/forward.png"
 fi
 if [[ $parts == *special* ]]; then bench special 120 --suite special; fi
+if [[ $parts == *gradients* ]]; then
+  bench backward 240 --suite backward --seconds 0.3 --kernel 'cuda.sm90.backward' --kernel 'cuda.sm80.backward'
+fi
 if [[ $parts == *f16* ]]; then bench forward-f16 120 --suite forward --dtype f16 --seconds 0.4; fi
 
 printf '\n%-12s %-8s %6s\n' step result time

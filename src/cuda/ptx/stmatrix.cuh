@@ -1,6 +1,6 @@
 // Fragment stores to shared memory: one function an instruction. sm_90. Executed by all 32 lanes of a warp, converged.
-// Lane l gives the address of row l % 8 of matrix l / 8; r[i] is its part of matrix i, as ldmatrix (mma.cuh) returns it.
-// Source: PTX ISA, "stmatrix".
+// Lane l gives the address of row l % 8 of matrix l / 8; r[i] is its part of matrix i, as ldmatrix (mma.cuh) returns
+// it. Source: PTX ISA, "stmatrix".
 #pragma once
 
 #include <cstdint>
