@@ -50,6 +50,34 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GpuBackward,
                                            "b3 hq2 sq100 sk140 d96 lens=longtail sinks dlse",
                                            "b3 hq4 hkv2 sq130 sk150 d64 lens=130:0:7 causal bias=h dbias"));
 
+// Lengths that nobody checked on the way: longer than the problem's maxima, falling, negative. Nothing outside of the
+// operands is touched, and nobody waits for a turn that never comes.
+TEST(GpuBackwardWild, MetadataStaysInsideAndEnds) {
+  TESSERA_NEEDS_GPU();
+  for (const char* mode : {"", " deterministic"}) {
+    for (const int longest : {64, 128}) {
+      for (const int32_t wild : {-1000, 0, 150, 1 << 30}) {
+        const std::string text =
+            "bwd bf16 b3 hq2 hkv1 sq300 sk400 d64 packed causal lens=300:7:130" + std::string(mode);
+        SCOPED_TRACE(text + " longest " + std::to_string(longest) + " wild " + std::to_string(wild));
+        for (const std::string& row : gpu_rows()) {
+          baselines::OperandSet operands = operands_of(text + " cuda");
+          judge(operands);  // o and lse
+          operands.problem.seqlen_q = operands.problem.seqlen_k = longest;
+          const_cast<int32_t*>(operands.tensors.cu_seqlens_q)[2] = wild;
+          const_cast<int32_t*>(operands.tensors.cu_seqlens_k)[1] = wild;
+          GpuCase gpu(std::move(operands));
+          tessera_status status{};
+          const int code = gpu.run(row, &status);
+          if (code == TESSERA_UNSUPPORTED) continue;
+          ASSERT_EQ(code, TESSERA_OK) << status.message;
+          EXPECT_TRUE(gpu.set.canaries_intact());
+        }
+      }
+    }
+  }
+}
+
 // The Hopper row is not passed over in silence: where it can run it takes what it says it takes, and no more.
 TEST(GpuBackwardRows, HopperTakesWhatItSays) {
   TESSERA_NEEDS_GPU();

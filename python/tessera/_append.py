@@ -6,8 +6,8 @@ import ctypes
 from typing import Any
 
 from . import _c
-from ._arrays import DTYPE_NAMES, View, contiguous, nothing, view
-from ._call import fill, options, remember
+from ._arrays import DTYPE_NAMES, I32, View, contiguous, nothing, view
+from ._call import check_vector, fill, options, remember
 from ._errors import status_failure
 from ._problem import Problem, set_field
 
@@ -25,8 +25,7 @@ def _check(views: dict[str, View]) -> None:
     lead = (used.shape[0] if used.shape else 0, k.shape[1] if len(k.shape) == 4 else 0)
     if cu is not None:
         lead = (k.shape[0] if k.shape else 0,)
-        if cu.shape != (used.shape[0] + 1,):
-            raise ValueError(f"cu_seqlens_new: shape {list(cu.shape)}, expected [{used.shape[0] + 1}]")
+        check_vector(cu, "cu_seqlens_new", ((used.shape[0] + 1,),), k_cache.device, I32)
     for name, one, cache in (("k", k, k_cache), ("v", v, views["v_cache"])):
         if one.shape != (*lead, *cache.shape[2:]):
             raise ValueError(f"{name}: shape {list(one.shape)}, expected {[*lead, *cache.shape[2:]]}")

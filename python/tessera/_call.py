@@ -142,7 +142,7 @@ def _check_qkv(q: View, k: View, v: View, extras: dict[str, View]) -> None:
             raise ValueError(f"v: {word} {v.shape[axis]}, but k has {k.shape[axis]}")
 
 
-def _check_vector(
+def check_vector(
     one: View, name: str, shapes: tuple[tuple[int, ...], ...], device: int, dtype: int = _c.F32
 ) -> tuple[int, ...]:
     if one.shape not in shapes:
@@ -195,18 +195,18 @@ def _fill_sizes(problem: Problem, q: View, k: View, extras: dict[str, View], lon
         problem.layout_q = _c.PACKED
         batch = cu_q.shape[0] - 1
         sizes.update(total_q=q.shape[0], seqlen_q=_maximum(longest[0], "max_seqlen_q"))
-        _check_vector(cu_q, "cu_seqlens_q", ((batch + 1,),), q.device, I32)
+        check_vector(cu_q, "cu_seqlens_q", ((batch + 1,),), q.device, I32)
     else:
         batch = q.shape[0]
         sizes.update(seqlen_q=q.shape[1])
     if cu_k is not None:
         problem.layout_kv = _c.PACKED
         sizes.update(total_k=k.shape[0], seqlen_k=_maximum(longest[1], "max_seqlen_k"))
-        _check_vector(cu_k, "cu_seqlens_k", ((batch + 1,),), q.device, I32)
+        check_vector(cu_k, "cu_seqlens_k", ((batch + 1,),), q.device, I32)
     elif table is not None:
         if len(table.shape) != 2:
             raise ValueError(f"page_table: shape {list(table.shape)}, expected [{batch}, max_pages]")
-        rows = _check_vector(table, "page_table", ((batch, table.shape[1]),), q.device, I32)
+        rows = check_vector(table, "page_table", ((batch, table.shape[1]),), q.device, I32)
         problem.layout_kv = _c.PAGED
         room = table.shape[1] * k.shape[1]
         sizes.update(num_pages=k.shape[0], page_size=k.shape[1], max_pages=table.shape[1])
@@ -248,15 +248,15 @@ def fill(q: View, k: View, v: View, chosen: tuple, extras: dict[str, View], long
     heads_q = q.shape[-2]
     for name, flag in _FLAGS.items():
         if name in extras:
-            _check_vector(extras[name], name, ((batch,),), q.device, I32)
+            check_vector(extras[name], name, ((batch,),), q.device, I32)
             problem.flags |= flag
     alibi, sinks, bias = (extras.get(name) for name in ("alibi_slopes", "sinks", "bias"))
     if alibi is not None:
-        strides = _check_vector(alibi, "alibi_slopes", ((heads_q,), (batch, heads_q)), q.device)
+        strides = check_vector(alibi, "alibi_slopes", ((heads_q,), (batch, heads_q)), q.device)
         problem.flags |= _c.FLAG_ALIBI
         problem.alibi_stride = strides[0] if len(strides) == 2 and batch > 1 else 0
     if sinks is not None:
-        _check_vector(sinks, "sinks", ((heads_q,),), q.device)
+        check_vector(sinks, "sinks", ((heads_q,),), q.device)
         problem.flags |= _c.FLAG_SINKS
     if bias is not None:
         _same_device(bias, "bias", q.device)

@@ -136,6 +136,26 @@ def test_what_is_wrong_is_named_and_nothing_written(rng, change, words):
     assert all(np.all(cache == 99) for cache in caches)
 
 
+@pytest.mark.parametrize(
+    "cu, words",
+    [
+        (np.array([0, 7, 1, 7, 9, 7, 12, 7], np.int32)[::2], "stride 2"),
+        (np.array([0, 1, 9, 12], np.float32), "dtype float32, expected int32"),
+        (np.array([0, 1, 9, 12], np.uint8), "dtype uint8, expected int32"),
+        (np.broadcast_to(np.zeros(1, np.int32), (4,)), "stride 0"),
+    ],
+)
+def test_starts_of_new_rows_are_read_as_int32_beside_queries_too(rng, cu, words):
+    caches, rows = _cache(), [rng.standard_normal((12, HEADS, DIM), np.float32) for _ in range(2)]
+    cos, sin = _tables()
+    q = np.zeros((BATCH, 1, 6, DIM), np.float32)
+    for extra in (dict(), dict(q=q, rotary_cos=cos, rotary_sin=sin)):
+        with pytest.raises(ValueError, match="cu_seqlens_new") as caught:
+            tessera.append(*caches, *rows, LENGTHS, cu_seqlens_new=cu, max_seqlen_new=8, **extra)
+        assert words in str(caught.value), caught.value
+        assert all(np.all(cache == 99) for cache in caches)
+
+
 def test_read_only_caches(rng):
     caches, new = _cache(), _rows(rng)
     tessera.append(*caches, *new, LENGTHS)

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_co
   constexpr int kLanes = 8, kRowsPerPass = kRowThreads / kLanes;
   __shared__ float sink_terms[kRowTile];
   const RowItem item = row_item(p);
-  const SequenceView at = locate_sequence(p.f, item.batch, 0);
+  SequenceView at;
+  locate_rows(p.f, item.batch, at);
   if (blockIdx.x == 0 && threadIdx.x == 0 && p.ticket != nullptr) *p.ticket = 0;
 
   const int64_t first = int64_t{item.tile} * kRowTile;
@@ -124,7 +125,8 @@ template <class Element, int kDim, bool kTransposed>
 __global__ void __launch_bounds__(kRowThreads) postprocess_kernel(const __grid_constant__ BackwardParams p) {
   __shared__ __align__(128) char tile[kRowTile * kDim * 2];
   const RowItem item = row_item(p);
-  const SequenceView at = locate_sequence(p.f, item.batch, 0);
+  SequenceView at;
+  locate_rows(p.f, item.batch, at);
   const int64_t first = int64_t{item.tile} * kRowTile;
   if (first >= at.rows_q) return;
   const int row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;

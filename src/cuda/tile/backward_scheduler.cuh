@@ -6,6 +6,17 @@
 
 namespace tessera::cuda {
 
+// Where a sequence lies, cut to the problem's maxima: grid and scratch are made for these, and a key tile that waits
+// for its turn must not count on tiles that are never started. Packed lengths beyond them are wrong, but nobody checks
+// them on the way to a run.
+TESSERA_HD void locate_rows(const ForwardParams& p, uint32_t batch, SequenceView& view) {
+  locate_sequence<false>(p, batch, 0, view);
+  if (view.rows_q <= p.seqlen_q && view.band.seqlen_k <= p.seqlen_k) return;
+  view.rows_q = clamp_to(view.rows_q, 0, p.seqlen_q);
+  view.band = core::make_band(clamp_to(view.band.seqlen_q, 0, p.seqlen_q), clamp_to(view.band.seqlen_k, 0, p.seqlen_k),
+                              p.left, p.right, p.top_left);
+}
+
 // Scratch row of a sequence's first query. Packed sequences begin at the next multiple of kScratchRows after what the
 // ones before can need, so no prefix sum of rounded lengths is kept.
 TESSERA_HD int64_t scratch_row(const ForwardParams& p, uint32_t batch, const SequenceView& sequence) {
@@ -35,7 +46,7 @@ TESSERA_HD int64_t dq_transposed_fragment(int64_t scratch_rows, int64_t head, in
 TESSERA_HD int64_t owned_keys(const ForwardParams& p, uint32_t batch) {
   if (p.cu_seqlens_k == nullptr) return p.seqlen_k;
   const int64_t begin = clamp_to(p.cu_seqlens_k[batch], 0, p.total_k);
-  return clamp_to(p.cu_seqlens_k[batch + 1], begin, p.total_k) - begin;
+  return clamp_to(p.cu_seqlens_k[batch + 1] - begin, 0, clamp_to(p.seqlen_k, 0, p.total_k - begin));
 }
 
 // One key tile of one key/value head, and the query tiles that see it.
@@ -54,7 +65,7 @@ TESSERA_HD void view_key_tile(const BackwardParams& p, uint32_t head_batch, int 
   view.first_head = view.kv_head * p.f.group;
   view.last_head = view.first_head + p.f.group;
   view.key_tile = key_tile;
-  locate_sequence<false>(p.f, view.batch, 0, view.sequence);
+  locate_rows(p.f, view.batch, view.sequence);
   view.scratch_row = scratch_row(p.f, view.batch, view.sequence);
   view.owned_keys = owned_keys(p.f, view.batch);
   const int64_t first_key = int64_t{key_tile} * tile_n;
