@@ -167,16 +167,17 @@ class Bench {
     const int threads = request.problem.threads > 0 ? request.problem.threads : machine_threads();
     const int32_t isa = request.problem.isa, dtype = request.problem.q.dtype;
     FmaProbe probe(isa, dtype, threads);
-    if (bandwidth_threads_ != threads) {
-      progress_.show("probing memory");
-      peaks_.bytes_per_second = probe_read_bandwidth(threads);
-      bandwidth_threads_ = threads;
-    }
+    if (!read_probe_ || read_probe_->threads() != threads) read_probe_ = std::make_unique<ReadProbe>(threads);
+    read_probe_->forget();
     rotate(
         request, contenders, [&](Runner* runner) { return runner->run(caches->next()); },
         [&] {
-          for (int i = 0; i < kSamplesPerTurn; ++i) probe.sample();
+          for (int i = 0; i < kSamplesPerTurn; ++i) {
+            probe.sample();
+            read_probe_->sample();
+          }
         });
+    peaks_.bytes_per_second = read_probe_->bytes_per_second();
     peaks_.flops_per_second = probe.flops_per_second();
     peaks_.fma_text = probe.text();
     peaks_.unit = probe.unit();
@@ -191,7 +192,6 @@ class Bench {
     peaks_.unit = "tensor cores";
     peaks_.stated = true;
     peaks_.fma_text = fmt::format("tensor cores {}", rate_text(device.peak_16bit));
-    bandwidth_threads_ = 0;
     rotate(
         request, contenders, [](Runner* runner) { return runner->run(); }, [] {});
   }
@@ -252,7 +252,7 @@ class Bench {
 
   const BenchOptions& options_;
   Peaks peaks_;
-  int bandwidth_threads_ = 0;
+  std::unique_ptr<ReadProbe> read_probe_;
   Progress progress_;
   std::mt19937 random_{std::random_device{}()};
 };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kSampleSeconds = 5e-3;
 constexpr size_t kReadBytes = size_t{1} << 30;
-constexpr int kReadPasses = 3;
+constexpr size_t kReadPieces = 8;
 
 // Seconds from the moment all threads stand ready until the last one is done.
 template <class Body>
@@ -91,22 +91,28 @@ std::string FmaProbe::text() const {
          (threads_ == 1 ? " thread)" : " threads)");
 }
 
-double probe_read_bandwidth(int threads) {
+ReadProbe::ReadProbe(int threads) : threads_(threads) {
   const size_t memory = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   constexpr size_t kGrain = 4096;
-  const size_t share = std::min(kReadBytes, memory / 4) / static_cast<size_t>(threads) / kGrain * kGrain;
-  const AlignedBytes buffer(share * static_cast<size_t>(threads), false);
-  const ProbeLoops& loops = probe_loops(TESSERA_ISA_AUTO);
-  std::atomic<int64_t> checksum{0};
-  timed_together(threads, [&](int t) { std::memset(buffer.data() + static_cast<size_t>(t) * share, 1, share); });
-  double best = 0;
-  for (int pass = 0; pass < kReadPasses; ++pass) {
-    const double seconds = timed_together(threads, [&](int t) {
-      checksum.fetch_add(loops.read(buffer.data() + static_cast<size_t>(t) * share, share), std::memory_order_relaxed);
-    });
-    best = std::max(best, static_cast<double>(buffer.bytes()) / seconds);
-  }
-  return best;
+  const size_t pieces = kReadPieces * static_cast<size_t>(threads);
+  share_ = std::max(std::min(kReadBytes, memory / 4) / pieces / kGrain, size_t{1}) * kGrain;
+  buffer_ = AlignedBytes(share_ * pieces, false);
+  timed_together(threads, [&](int t) {
+    std::memset(buffer_.data() + static_cast<size_t>(t) * kReadPieces * share_, 1, kReadPieces * share_);
+  });
 }
+
+void ReadProbe::sample() {
+  const ProbeLoops& loops = probe_loops(TESSERA_ISA_AUTO);
+  const std::byte* const piece = buffer_.data() + static_cast<size_t>(turn_++) % kReadPieces * share_;
+  std::atomic<int64_t> checksum{0};
+  const double seconds = timed_together(threads_, [&](int t) {
+    const int64_t sum = loops.read(piece + static_cast<size_t>(t) * kReadPieces * share_, share_);
+    checksum.fetch_add(sum, std::memory_order_relaxed);
+  });
+  samples_.push_back(static_cast<double>(share_) * threads_ / seconds);
+}
+
+double ReadProbe::bytes_per_second() const { return samples_.empty() ? 0 : median(samples_); }
 
 }  // namespace tessera::cli

@@ -47,7 +47,21 @@ class FmaProbe {
 };
 
 // Bytes a second read by `threads` threads from a buffer of 1 GiB (a quarter of the memory where that is less), which
-// no cache holds; the best of three passes.
-double probe_read_bandwidth(int threads);
+// no cache holds: the median of samples between the runs of kernels, each of another eighth of the buffer.
+class ReadProbe {
+ public:
+  explicit ReadProbe(int threads);
+  void sample();  // about 5 ms
+  double bytes_per_second() const;
+  int threads() const { return threads_; }
+  void forget() { samples_.clear(); }  // before another problem
+
+ private:
+  int threads_;
+  size_t share_;  // bytes that a thread reads a sample
+  AlignedBytes buffer_;
+  int64_t turn_ = 0;
+  std::vector<double> samples_;
+};
 
 }  // namespace tessera::cli

@@ -225,6 +225,7 @@ TEST(AmxDecode, RefusalsNameTheirReason) {
   EXPECT_EQ(decode("f16 hq8 hkv1 sq1 sk64 d64"), "takes k in bf16 or int8, as its tiles do (k.dtype=3)");
   EXPECT_EQ(decode("bf16 hq7 hkv1 sq1 sk64 d64"),
             "fewer than 8 rows of a key head leave its tiles empty (seqlen_q * group=7)");
+  EXPECT_EQ(decode("bf16 hq1 hkv1 sq1 sk64 d64 kv=int8"), "");
   EXPECT_EQ(decode("bf16 hq8 hkv1 sq17 sk64 d64"), "seqlen_q * group above 128 (seqlen_q * group=136)");
 }
 

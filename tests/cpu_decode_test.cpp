@@ -22,7 +22,7 @@ namespace {
 
 using baselines::OperandSet;
 
-constexpr int64_t kLeastRowsOfTiles = 8;  // below, cpu.amx.decode refuses
+constexpr int64_t kLeastRowsOfTiles = 8;  // of bf16: below, cpu.amx.decode refuses
 constexpr const char* kCaches[] = {"f32", "f16", "bf16", "f32 kv=int8", "f16 kv=int8", "bf16 kv=int8"};
 
 bool is_decode(const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".decode"; }
@@ -44,7 +44,7 @@ std::vector<std::string> decode_rows(const OperandSet& operands) {
   if (p.k.dtype != TESSERA_BF16 && p.k.dtype != TESSERA_INT8) return rows;
   rows.push_back("cpu.amx_emulated.decode");
   const core::DeviceInfo& device = core::cpu_info();
-  const bool enough = p.seqlen_q * (p.heads_q / p.heads_kv) >= kLeastRowsOfTiles;
+  const bool enough = p.k.dtype == TESSERA_INT8 || p.seqlen_q * (p.heads_q / p.heads_kv) >= kLeastRowsOfTiles;
   if (enough && device.isa == core::Isa::amx && device.has_amx_int8) rows.push_back("cpu.amx.decode");
   return rows;
 }
@@ -270,7 +270,8 @@ TEST(CpuDecode, EveryCapTakesItsRow) {
         RunResult result;
         EXPECT_EQ(check_row(operands, judged, "", &result), "") << cache;
         ASSERT_EQ(result.code, TESSERA_OK) << result.message;
-        const bool tiles = operands.problem.heads_q == 16 && cache != "f32" && cache != "f16";
+        const bool tiles =
+            operands.problem.k.dtype == TESSERA_INT8 || (operands.problem.heads_q == 16 && cache == "bf16");
         const char* set = core::isa_name(cap == TESSERA_ISA_AMX && !tiles ? TESSERA_ISA_AVX512 : cap);
         EXPECT_EQ(result.plan.entry->name, std::string("cpu.") + set + ".decode") << cache;
         if (result.plan.passed_over > 0) {
@@ -314,33 +315,44 @@ TEST(CpuDecode, TheBoundOnRowsIsWhereTheForwardRowsTakeOver) {
   }
 }
 
-// Which rows are asked for: near, those that come `distance` later in the order of use, far, those of the next block in
-// the order of memory. Whatever the blocks' lengths, no list is read past its end.
+// Which rows are asked for: near, those that come `distance` later in the order of use and the row itself behind the
+// last, far, those of the next block in the order of memory and its last one behind that. Whatever the blocks' lengths,
+// no list is read past its end.
 TEST(CpuDecode, RowsAreAskedForInTheirOrder) {
-  using cpu::decode_test::RowsAhead;
   constexpr std::byte kMemory[4096] = {};
   const std::byte* now[7];
   const std::byte* then[5];
   for (int i = 0; i < 7; ++i) now[i] = kMemory + 100 * i;
   for (int i = 0; i < 5; ++i) then[i] = kMemory + 2000 + 100 * i;
-  const auto asked = [&](RowsAhead ahead) {
+  const std::byte* asked[8];
+  const auto places = [&](int64_t count) {
     std::vector<int64_t> rows;
-    for (; ahead.at != nullptr && rows.size() < 99; ahead.ask()) rows.push_back(ahead.at - kMemory);
-    ahead.ask();
+    for (int64_t i = 0; i < count; ++i) rows.push_back(asked[i] - kMemory);
+    EXPECT_EQ(asked[count], kMemory) << "written past " << count;
     return rows;
   };
-  for (int64_t count = 0; count <= 7; ++count)
+  for (int64_t count = 1; count <= 7; ++count)
     for (int64_t next = 0; next <= 5; ++next)
-      for (int64_t distance = 1; distance <= 9; ++distance) {
+      for (int64_t distance = 1; distance <= 13; ++distance) {
         std::vector<int64_t> expected;
-        for (int64_t i = distance; i < count; ++i) expected.push_back(100 * i + 8);
-        for (int64_t i = 0; i < next && i < distance; ++i) expected.push_back(2000 + 100 * i + 24);
-        EXPECT_EQ(asked(cpu::decode_test::rows_near({now, count, 8, 64}, {then, next, 24, 64}, distance)), expected)
-            << count << ' ' << next << ' ' << distance;
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t at = i + distance;
+          expected.push_back(at < count          ? 100 * at + 8
+                             : at - count < next ? 2000 + 100 * (at - count) + 24
+                                                 : 100 * i + 8);
+        }
+        std::fill(std::begin(asked), std::end(asked), kMemory);
+        cpu::decode_test::rows_near({now, count, 8}, {then, next, 24}, distance, asked);
+        EXPECT_EQ(places(count), expected) << count << ' ' << next << ' ' << distance;
       }
-  const std::vector<int64_t> two_heads = {2000, 2040, 2100, 2140, 2200, 2240};
-  EXPECT_EQ(asked(cpu::decode_test::rows_far(then, 3, 2, 40, 32)), two_heads);
-  EXPECT_TRUE(asked(cpu::decode_test::rows_far(then, 0, 2, 40, 32)).empty());
+  const auto far = [&](int64_t keys, int64_t first, int64_t count) {
+    std::fill(std::begin(asked), std::end(asked), kMemory);
+    cpu::decode_test::rows_far({then, keys, 0}, 2, 40, first, count, asked);
+    return places(count);
+  };
+  EXPECT_EQ(far(3, 0, 3), (std::vector<int64_t>{2000, 2040, 2100}));
+  EXPECT_EQ(far(3, 3, 3), (std::vector<int64_t>{2140, 2200, 2240}));
+  EXPECT_EQ(far(1, 1, 4), (std::vector<int64_t>{2040, 2040, 2040, 2040}));
 }
 
 TEST(CpuDecode, RefusalsNameTheirReason) {

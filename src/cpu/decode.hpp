@@ -58,6 +58,8 @@ class DecodeRun {
         products_(call, task) {
     const double factor = problem_.softcap > 0 ? problem_.scale / problem_.softcap : problem_.scale;
     factor_ = static_cast<float>(factor);
+    k_scales_ = scales_of(tensors_.k_scale, problem_.k_scale);
+    v_scales_ = scales_of(tensors_.v_scale, problem_.v_scale);
     has_terms_ = problem_.softcap > 0 || problem_.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
     const int64_t used = unit.sequence.seqlen_q * problem_.group;
     row_count_ = (unit.row_end < used ? unit.row_end : used) - unit.row_begin;
@@ -77,12 +79,11 @@ class DecodeRun {
       core::Range next = block_at(begin + kDecodeBlock, keys);
       if (next.empty() && continues) next = block_at(keys.end, split_range(split + 1));
       locate(next, parity ^ 1);
-      if (tensors_.k_scale != nullptr) locate_scales(block, problem_.k_scale, k_scale_at_);
-      if (tensors_.v_scale != nullptr) locate_scales(block, problem_.v_scale, v_scale_at_);
-      if (tiles_.near_rows == 0) ask_far(parity ^ 1, next.size());
+      if (k_scales_ == Scales::by_key) locate_scales(block, problem_.k_scale, k_scale_at_);
+      if (v_scales_ == Scales::by_key) locate_scales(block, problem_.v_scale, v_scale_at_);
       for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) {
         const Head head = head_at(h);
-        if (tiles_.near_rows > 0) ask_near(head, h, block.size(), next.size(), parity);
+        locate_ahead(head, h, block.size(), next.size(), parity);
         score_block(head, h, block, parity);
         softmax_block(head, h, block);
         products_.values({{v_rows(parity), head.v, block.size(), problem_.head_dim_v},
@@ -91,10 +92,11 @@ class DecodeRun {
                           alpha_,
                           head.o,
                           tiles_.head_dim_v_padded},
-                         v_ahead_);
+                         {v_ahead(), tiles_.near_rows > 0});
       }
     }
-    for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) normalise(head_at(h));
+    for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h)
+      normalise(head_at(h), scale_of(v_scales_, tensors_.v_scale, problem_.v_scale, h));
   }
 
  private:
@@ -158,11 +160,14 @@ class DecodeRun {
         const std::byte* from = base + (core::query_row_offset(unit_.sequence, problem_.q, row.position) +
                                         row.head * problem_.q.head_stride) *
                                            Query::kBytes;
-        for (int64_t d = 0; d < dim; d += kLanes) {
-          alignas(64) float piece[kLanes];
-          load_partial<V, Query>(from + d * Query::kBytes, dim - d).store(piece);
-          for (int64_t i = 0; i < kLanes && d + i < dim; ++i)
-            head.q[r * padded + paired_place<Element>(d + i, whole)] = piece[i];
+        for (int64_t d = 0; d < dim; d += kPair) {
+          alignas(64) float pair[kPair];
+          for (int64_t i = 0; i < kPair; i += kLanes)
+            (d + i < dim ? load_partial<V, Query>(from + (d + i) * Query::kBytes, dim - d - i) : V::zero())
+                .store(pair + i);
+          if (d < whole) put_in_order<Element>(pair);
+          for (int64_t i = 0; i < kPair && d + i < padded; i += kLanes)
+            V::load(pair + i).store(head.q + query_place(r, d + i, padded));
         }
       }
     });
@@ -171,6 +176,8 @@ class DecodeRun {
 
   const std::byte** k_rows(int64_t parity) const { return address_ + parity * kDecodeBlock; }
   const std::byte** v_rows(int64_t parity) const { return address_ + (2 + parity) * kDecodeBlock; }
+  const std::byte** k_ahead() const { return address_ + 4 * kDecodeBlock; }
+  const std::byte** v_ahead() const { return address_ + 5 * kDecodeBlock; }
 
   // Where the rows of the unit's first head lie. Past the last key it stands in itself, up to a multiple of
   // kDecodeKeyUnit; the mask overwrites its scores.
@@ -185,25 +192,30 @@ class DecodeRun {
       v_rows(parity)[j - block.begin] =
           v + core::key_row_offset(problem_, unit_.sequence, problem_.v, j) * Element::kBytes;
     }
-    for (int64_t j = block.size(); j % kDecodeKeyUnit != 0; ++j) k_rows(parity)[j] = k_rows(parity)[j - 1];
+    repeat_last(k_rows(parity), block.size());
   }
 
-  void ask_far(int64_t parity, int64_t count) {
-    const int64_t heads = unit_.head_end - unit_.head_begin;
-    k_ahead_ = rows_far(k_rows(parity), count, heads, problem_.k.head_stride * Element::kBytes,
-                        problem_.head_dim_qk * Element::kBytes);
-    v_ahead_ = rows_far(v_rows(parity), count, heads, problem_.v.head_stride * Element::kBytes,
-                        problem_.head_dim_v * Element::kBytes);
+  // What is asked for during a head's keys and values. Near: values follow the keys, then come the keys of the next
+  // head, after the last one of the next block.
+  void locate_ahead(const Head& head, int32_t h, int64_t count, int64_t next_count, int64_t parity) {
+    const int64_t k_bytes = problem_.k.head_stride * Element::kBytes,
+                  v_bytes = problem_.v.head_stride * Element::kBytes;
+    const RowsInUse keys = {k_rows(parity), count, head.k}, values = {v_rows(parity), count, head.v};
+    const RowsInUse next_keys = {k_rows(parity ^ 1), next_count, 0}, next_values = {v_rows(parity ^ 1), next_count, 0};
+    if (tiles_.near_rows > 0 || next_count == 0) {
+      const RowsInUse other = {k_rows(parity), count, head.k + k_bytes};
+      rows_near(keys, values, tiles_.near_rows, k_ahead());
+      rows_near(values, h + 1 == unit_.head_end ? next_keys : other, tiles_.near_rows, v_ahead());
+    } else {
+      const int64_t heads = unit_.head_end - unit_.head_begin, first = (h - unit_.head_begin) * count;
+      rows_far(next_keys, heads, k_bytes, first, count, k_ahead());
+      rows_far(next_values, heads, v_bytes, first, count, v_ahead());
+    }
+    repeat_last(k_ahead(), count);
   }
-  // Values follow a head's keys, then come the keys of the next head, after the last one of the next block.
-  void ask_near(const Head& head, int32_t h, int64_t count, int64_t next_count, int64_t parity) {
-    const int64_t k_bytes = problem_.head_dim_qk * Element::kBytes, v_bytes = problem_.head_dim_v * Element::kBytes;
-    const RowsInUse keys = {k_rows(parity), count, head.k, k_bytes}, values = {v_rows(parity), count, head.v, v_bytes};
-    const bool last = h + 1 == unit_.head_end;
-    const RowsInUse other = {k_rows(parity), count, head.k + problem_.k.head_stride * Element::kBytes, k_bytes};
-    const RowsInUse first = {k_rows(parity ^ 1), next_count, 0, k_bytes};
-    k_ahead_ = rows_near(keys, values, tiles_.near_rows);
-    v_ahead_ = rows_near(values, last ? first : other, tiles_.near_rows);
+  // Products take keys in units, also where a block ends between them.
+  static void repeat_last(const std::byte** rows, int64_t count) {
+    for (int64_t j = count; j % kDecodeKeyUnit != 0; ++j) rows[j] = rows[j - 1];
   }
 
   void score_block(const Head& head, int32_t h, core::Range block, int64_t parity) {
@@ -212,12 +224,23 @@ class DecodeRun {
                       row_count_,
                       head.q,
                       tiles_.head_dim_qk_padded,
-                      factor_,
+                      factor_ * scale_of(k_scales_, tensors_.k_scale, problem_.k_scale, h),
                       scores_},
-                     k_ahead_);
-    if (tensors_.k_scale != nullptr) scale_rows(h, block, tensors_.k_scale, problem_.k_scale, k_scale_at_);
+                     {k_ahead(), tiles_.near_rows > 0});
+    if (k_scales_ == Scales::by_key) scale_rows(h, block, tensors_.k_scale, problem_.k_scale, k_scale_at_);
   }
 
+  // How a cache's scales lie: none, one for all keys of a head, which the scores' factor or o takes once, or more.
+  enum class Scales { none, one, by_key };
+  Scales scales_of(const float* scales, const core::ScaleOperand& operand) const {
+    if (scales == nullptr) return Scales::none;
+    const bool one_block = operand.rows == 0 || operand.stride[1] == 0;
+    return one_block && (unit_.sequence.pages == nullptr || operand.stride[0] == 0) ? Scales::one : Scales::by_key;
+  }
+  float scale_of(Scales kind, const float* scales, const core::ScaleOperand& operand, int32_t h) const {
+    if (kind != Scales::one) return 1.0f;
+    return scales[core::key_scale_offset(problem_, unit_.sequence, unit_.batch, operand, 0) + h * operand.stride[2]];
+  }
   // Scores or probabilities times the scale of each key's row: a quantised cache is never scaled element by element.
   void scale_rows(int32_t h, core::Range block, const float* scales, const core::ScaleOperand& operand,
                   const int64_t* at) {
@@ -261,7 +284,7 @@ class DecodeRun {
       row.row_sum =
           row.row_sum * double(alpha_[r]) + double(exponentiate<V>(high, scores_ + r * kDecodeStride, 0, columns));
     }
-    if (tensors_.v_scale != nullptr) scale_rows(h, block, tensors_.v_scale, problem_.v_scale, v_scale_at_);
+    if (v_scales_ == Scales::by_key) scale_rows(h, block, tensors_.v_scale, problem_.v_scale, v_scale_at_);
   }
 
   void add_terms(const DecodeRowState& row, core::Range block, core::Range keep, int64_t columns, float* scores) {
@@ -276,8 +299,8 @@ class DecodeRun {
     }
   }
 
-  // o / row_sum, in the order of the elements from here on.
-  void normalise(const Head& head) {
+  // o * scale / row_sum, in the order of the elements from here on.
+  void normalise(const Head& head, float scale) {
     const int64_t padded = tiles_.head_dim_v_padded, dim = problem_.head_dim_v, whole = dim / kPair * kPair;
     for (int64_t r = 0; r < row_count_; ++r) {
       const DecodeRowState& row = head.rows[r];
@@ -285,14 +308,9 @@ class DecodeRun {
       head.header[r].lse = core::lse_from_base_e(double(row.row_max), row.row_sum);
       if (row.row_sum == 0) std::memset(o, 0, static_cast<size_t>(padded) * sizeof(float));
       const V divisor = V::broadcast(row.row_sum == 0 ? 1.0f : static_cast<float>(row.row_sum));
-      for (int64_t c = 0; c < padded; c += kLanes) (V::load(o + c) / divisor).store(o + c);
-      if constexpr (Element::kInterleaved) {
-        for (int64_t c = 0; c < whole; c += kPair) {
-          float pair[kPair];
-          for (int64_t i = 0; i < kPair; ++i) pair[i] = o[paired_place<Element>(c + i, whole)];
-          std::memcpy(o + c, pair, sizeof pair);
-        }
-      }
+      const V factor = V::broadcast(row.row_sum == 0 ? 1.0f : scale);
+      for (int64_t c = 0; c < padded; c += kLanes) (V::load(o + c) / divisor * factor).store(o + c);
+      for (int64_t c = 0; c < whole; c += kPair) take_from_order<Element>(o + c);
     }
   }
 
@@ -305,11 +323,11 @@ class DecodeRun {
   const int64_t head_bytes_;  // between the partial states of two heads
   float *scores_, *bias_, *scale_;
   const std::byte** address_;
-  RowsAhead k_ahead_, v_ahead_;
   alignas(64) float alpha_[kDecodeStrip];
   int64_t k_scale_at_[kDecodeBlock], v_scale_at_[kDecodeBlock];
   int64_t row_count_ = 0;
   float factor_;
+  Scales k_scales_, v_scales_;
   bool has_terms_;
   Products products_;
 };

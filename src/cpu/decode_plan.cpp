@@ -70,7 +70,7 @@ DecodeTiles make_tiles(const Problem& problem, int64_t heads, bool with_tiles) {
   tiles.scores_at = take(rows * kDecodeStride * 4);
   tiles.bias_at = take(kDecodeBlock * 4);
   tiles.scale_at = take(kDecodeBlock * 4);
-  tiles.address_at = take(4 * kDecodeBlock * int64_t{sizeof(void*)});
+  tiles.address_at = take(6 * kDecodeBlock * int64_t{sizeof(void*)});
   if (with_tiles) take_tile_memory(problem, &tiles, take);
   tiles.task_bytes = round_up(at, 256);
   tiles.partial_o_at = round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64);
@@ -78,12 +78,12 @@ DecodeTiles make_tiles(const Problem& problem, int64_t heads, bool with_tiles) {
   return tiles;
 }
 
-// An eighth of an L1 of 48 KiB holds the rows on their way beside those in use; 32 KiB are too few. Rows below 128
-// bytes are fetched faster in the order of memory (docs/notes/cpu.md).
+// An eighth of an L1 of 48 KiB holds the rows on their way beside those in use; 32 KiB are too few. Where heads lie
+// side by side, rows fall into few of L1's sets: more than 32 push one another out.
 int64_t near_rows(const Problem& problem, const DeviceInfo& device) {
-  constexpr int64_t kLeastL1 = 48 << 10, kLeastRow = 128, kFewest = 8, kMost = 32;
+  constexpr int64_t kLeastL1 = 48 << 10, kFewest = 8, kMost = 32;
   const int64_t row = std::max(problem.head_dim_qk, problem.head_dim_v) * core::dtype_bytes(problem.k.dtype);
-  if (device.l1_bytes < kLeastL1 || row < kLeastRow) return 0;
+  if (device.l1_bytes < kLeastL1) return 0;
   return std::clamp(device.l1_bytes / 8 / row, kFewest, kMost);
 }
 

@@ -17,110 +17,88 @@ template <class V>
 inline constexpr int kDecodeWidth = V::kVecs > 1 ? 4 : 1;
 inline constexpr int64_t kPair = 32;  // elements that load_pair takes
 
-// What is asked for while a block is worked on, one row at a time between the products: in one burst the requests would
-// fill the core's few outstanding misses and stall it. In one of two ways, by what the plan found room for:
-// far: the rows of the next block in the order of memory, key by key and the unit's heads within each, into L2. The
-//   hardware follows a few streams, not many that lie a head's row apart.
-// near: some rows ahead in the order of use into L1, of this block and then of what follows it. No product then waits
-//   for L2, whose misses queue behind those of memory.
-// Loops work on a copy of their own, which the compiler keeps in registers.
+// What is asked for while a head's keys or values are worked on: with row j of them row j of a list that holds, by the
+// plan's choice (docs/notes/cpu.md),
+// near: what comes some rows later in the order of use, into L1. No product then waits for L2, whose misses queue
+//   behind those of memory.
+// far: the next block in the order of memory, key by key and the unit's heads within each, into L2. The hardware
+//   follows a few streams, not many that lie a head's row apart.
+// One row at a time: in one burst the requests would fill the core's few outstanding misses and stall it.
 struct RowsAhead {
-  // Rows `offset` behind keys[0] to *last, bytes [begin, end) of each.
-  struct Run {
-    const std::byte* const* key = nullptr;
-    const std::byte* const* last = nullptr;
-    int64_t offset = 0, begin = 0, end = 0;
-    Run share(int64_t from, int64_t to, int64_t columns) const {
-      return {key, last, offset, end * from / columns, end * to / columns};
-    }
-  };
-  Run run, then;
-  const std::byte* at = nullptr;      // the row that is next; null: nothing is left
-  int64_t left = 0;                   // heads of this key, from `at` on
-  int64_t heads = 0, head_bytes = 0;  // of a key, and from one to the next
-  bool near = false;
+  const std::byte* const* rows;
+  bool near;
 
-  [[gnu::always_inline]] void ask() {
-    if (at == nullptr) return;
+  // The line of 64 bytes from `byte` on of row j.
+  [[gnu::always_inline]] void ask(int64_t j, int64_t byte) const {
     if (near) {
-      for (int64_t byte = run.begin; byte < run.end; byte += 64) __builtin_prefetch(at + byte, 0, 3);
+      __builtin_prefetch(rows[j] + byte, 0, 3);
     } else {
-      for (int64_t byte = run.begin; byte < run.end; byte += 64) __builtin_prefetch(at + byte, 0, 2);
+      __builtin_prefetch(rows[j] + byte, 0, 2);
     }
-    at += head_bytes;
-    if (--left == 0) next_key();
   }
-  // The part of each row that belongs to columns [column, column + width) of `columns`.
-  RowsAhead share(int64_t column, int64_t columns, int64_t width) const {
-    RowsAhead part = *this;
-    const int64_t to = column + width < columns ? column + width : columns;
-    part.run = run.share(column, to, columns);
-    part.then = then.share(column, to, columns);
-    return part;
-  }
-
- private:
-  [[gnu::always_inline]] void next_key() {
-    left = heads;
-    if (run.key != run.last) {
-      at = *++run.key + run.offset;
-      return;
+  // The lines that begin in `kBytes` bytes from `byte`, a multiple of kBytes, on.
+  template <int kBytes>
+  [[gnu::always_inline]] void ask_for(int64_t j, int64_t byte) const {
+    if constexpr (kBytes >= 64) {
+#pragma GCC unroll 4
+      for (int line = 0; line < kBytes; line += 64) ask(j, byte + line);
+    } else if (byte % 64 == 0) {
+      ask(j, byte);
     }
-    run = then;
-    then = {};
-    at = run.key == nullptr ? nullptr : *run.key + run.offset;
   }
 };
-inline RowsAhead rows_far(const std::byte* const* keys, int64_t count, int64_t heads, int64_t head_bytes,
-                          int64_t row_bytes) {
-  if (count == 0) return {};
-  return {{keys, keys + count - 1, 0, 0, row_bytes}, {}, keys[0], heads, heads, head_bytes, false};
-}
-// Some of a head's rows that are used one after the other.
+// Some of a head's rows that are used one after the other, `head` bytes behind rows[].
 struct RowsInUse {
   const std::byte* const* rows;
-  int64_t count, head, row_bytes;
-  RowsAhead::Run run(int64_t begin, int64_t end) const {
-    if (end > count) end = count;
-    if (begin >= end) return {};
-    return {rows + begin, rows + end - 1, head, 0, row_bytes};
-  }
+  int64_t count, head;
 };
-// `distance` rows ahead in what is used now and then.
-inline RowsAhead rows_near(const RowsInUse& now, const RowsInUse& then, int64_t distance) {
-  RowsAhead ahead;
-  ahead.run = now.run(distance, now.count);
-  ahead.then = then.run(0, distance);
-  if (ahead.run.key == nullptr) {
-    ahead.run = ahead.then;
-    ahead.then = {};
+// to[j]: the row `distance` behind row j of what is used now and then, and row j itself where nothing is left.
+inline void rows_near(const RowsInUse& now, const RowsInUse& then, int64_t distance, const std::byte** to) {
+  const int64_t own = now.count > distance ? now.count - distance : 0;
+  const int64_t begin = distance > now.count ? distance - now.count : 0;  // of `then`
+  const int64_t rest = then.count > begin ? then.count - begin : 0,
+                end = own + rest < now.count ? own + rest : now.count;
+  for (int64_t j = 0; j < own; ++j) to[j] = now.rows[j + distance] + now.head;
+  for (int64_t j = own; j < end; ++j) to[j] = then.rows[j - own + begin] + then.head;
+  for (int64_t j = end; j < now.count; ++j) to[j] = now.rows[j] + now.head;
+}
+// to[j]: the rows from number `first` on of `heads` heads, head_bytes apart, of the keys of `next`, in the order of
+// memory; the last of them where nothing is left.
+inline void rows_far(const RowsInUse& next, int64_t heads, int64_t head_bytes, int64_t first, int64_t count,
+                     const std::byte** to) {
+  int64_t key = first / heads, head = first % heads;
+  for (int64_t j = 0; j < count; ++j) {
+    const bool left = key < next.count;
+    to[j] = next.rows[left ? key : next.count - 1] + (left ? head : heads - 1) * head_bytes;
+    if (++head == heads) head = 0, ++key;
   }
-  ahead.at = ahead.run.key == nullptr ? nullptr : *ahead.run.key + ahead.run.offset;
-  ahead.left = ahead.heads = 1;
-  ahead.near = true;
-  return ahead;
+}
+
+// Query rows lie in blocks of kDecodeRows, 16 columns of each row beside those of the others, so that the score loop
+// reads them at constant distances from one pointer.
+inline int64_t query_place(int64_t row, int64_t column, int64_t columns) {
+  return ((row / kDecodeRows * (columns / 16) + column / 16) * kDecodeRows + row % kDecodeRows) * 16 + column % 16;
 }
 
 template <class V, int kWidth>
-[[gnu::always_inline]] inline void add_products(const float* q, int64_t stride, const V (&k)[kWidth],
-                                                V (&total)[kDecodeRows][kWidth]) {
+[[gnu::always_inline]] inline void add_products(const float* q, const V (&k)[kWidth], V (&total)[kDecodeRows][kWidth]) {
 #pragma GCC unroll 4
   for (int i = 0; i < kDecodeRows; ++i) {
-    const V query = V::load(q + i * stride);
+    const V query = V::load(q + i * V::kLanes);
 #pragma GCC unroll 4
     for (int c = 0; c < kWidth; ++c) total[i][c] = V::fma(query, k[c], total[i][c]);
   }
 }
 
-// sums[4 * row + key] = q(row) * k(key), lane by lane, for kDecodeRows rows of `stride` floats and kWidth keys whose
-// rows begin `head` bytes behind keys[].
+// sums[4 * row + key] = q(row) * k(key), lane by lane, for a block of kDecodeRows rows of q and kWidth keys from number
+// j on, whose rows begin `head` bytes behind keys[].
 template <class V, class Element, int kWidth>
-[[gnu::always_inline]] inline void multiply_keys(const std::byte* const* keys, int64_t head, const float* q,
-                                                 int64_t stride, int64_t dim, V* sums, RowsAhead& ahead, int& asks) {
+[[gnu::always_inline]] inline void multiply_keys(const std::byte* const* keys, int64_t j, int64_t head, const float* q,
+                                                 int64_t dim, V* sums, RowsAhead ahead) {
   constexpr int64_t kLanes = V::kLanes;
   const std::byte* row[kWidth];
 #pragma GCC unroll 4
-  for (int c = 0; c < kWidth; ++c) row[c] = keys[c] + head;
+  for (int c = 0; c < kWidth; ++c) row[c] = keys[j + c] + head;
   V total[kDecodeRows][kWidth];
 #pragma GCC unroll 4
   for (int i = 0; i < kDecodeRows; ++i) {
@@ -130,19 +108,22 @@ template <class V, class Element, int kWidth>
   int64_t d = 0;
 #pragma GCC unroll 1
   for (; d + kPair <= dim; d += kPair) {
-    if (asks > 0) --asks, ahead.ask();
     V first[kWidth], second[kWidth];
 #pragma GCC unroll 4
+    for (int c = 0; c < kWidth; ++c) ahead.template ask_for<kPair * Element::kBytes>(j + c, d * Element::kBytes);
+#pragma GCC unroll 4
     for (int c = 0; c < kWidth; ++c) load_pair<V, Element>(row[c] + d * Element::kBytes, first[c], second[c]);
-    add_products<V, kWidth>(q + d, stride, first, total);
-    add_products<V, kWidth>(q + d + kLanes, stride, second, total);
+    add_products<V, kWidth>(q, first, total);
+    add_products<V, kWidth>(q + kDecodeRows * kLanes, second, total);
+    q += 2 * kDecodeRows * kLanes;
   }
 #pragma GCC unroll 1
   for (; d < dim; d += kLanes) {
     V k[kWidth];
 #pragma GCC unroll 4
     for (int c = 0; c < kWidth; ++c) k[c] = load_partial<V, Element>(row[c] + d * Element::kBytes, dim - d);
-    add_products<V, kWidth>(q + d, stride, k, total);
+    add_products<V, kWidth>(q, k, total);
+    q += kDecodeRows * kLanes;
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kDecodeRows; ++i) {
@@ -158,36 +139,29 @@ struct BlockRows {
   int64_t dim;  // elements of a row
 };
 
-// scores[row][key] = factor * q(row) . k(key) for kDecodeRows rows; q in rows of `stride` floats, scores in rows of
-// kDecodeStride. Every 4 keys ask for 4 rows of the next block. Kept out of line, with all it needs in arguments:
-// inlined into the loop over heads, the accumulators go to the stack.
+// scores[row][key] = factor * q(row) . k(key) for a block of kDecodeRows rows of q, scores in rows of kDecodeStride.
+// Kept out of line, with all it needs in arguments: inlined into the loop over heads, the accumulators go to the stack.
 template <class V, class Element>
-[[gnu::noinline]] void score_keys(BlockRows keys, const float* q, int64_t stride, float factor, float* scores,
-                                  RowsAhead& shared) {
-  RowsAhead ahead = shared;
+[[gnu::noinline]] void score_keys(BlockRows keys, const float* q, float factor, float* scores, RowsAhead ahead) {
   constexpr int kWidth = kDecodeWidth<V>;
   for (int64_t j = 0; j < keys.count; j += 4) {
-    int asks = 4;
     V sums[16];
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c += kWidth)
-      multiply_keys<V, Element, kWidth>(keys.rows + j + c, keys.head, q, stride, keys.dim, sums + c, ahead, asks);
+      multiply_keys<V, Element, kWidth>(keys.rows, j + c, keys.head, q, keys.dim, sums + c, ahead);
     alignas(64) float reduced[16];
     (V::sum_lanes(sums) * V::broadcast(factor)).store(reduced);
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kDecodeRows; ++i)
       std::memcpy(scores + i * kDecodeStride + j, reduced + 4 * i, 4 * sizeof(float));
-    for (; asks > 0; --asks) ahead.ask();
   }
-  shared = ahead;
 }
 
 // o[row][0 .. 16 kVecs] = o * alpha + sum over keys of p(row) v[column ..], for the `kept` first of kDecodeRows rows. p
-// lies in rows of kDecodeStride, o in rows of `stride` floats. Every key asks for one row.
+// lies in rows of kDecodeStride, o in rows of `stride` floats.
 template <class V, class Element, int kVecs>
 [[gnu::noinline]] void multiply_values(BlockRows values, int64_t column, const float* p, const float* alpha,
-                                       int64_t kept, float* o, int64_t stride, RowsAhead& shared) {
-  RowsAhead ahead = shared;
+                                       int64_t kept, float* o, int64_t stride, RowsAhead ahead) {
   constexpr int64_t kLanes = V::kLanes;
   V total[kDecodeRows][kVecs];
 #pragma GCC unroll 4
@@ -198,7 +172,7 @@ template <class V, class Element, int kVecs>
   const int64_t offset = values.head + column * Element::kBytes;
 #pragma GCC unroll 1
   for (int64_t j = 0; j < values.count; ++j) {
-    ahead.ask();
+    ahead.template ask_for<kVecs * kLanes * Element::kBytes>(j, column * Element::kBytes);
     const std::byte* from = values.rows[j] + offset;
     V v[kVecs];
     if constexpr (kVecs == 1) {
@@ -214,8 +188,9 @@ template <class V, class Element, int kVecs>
       for (int c = 0; c < kVecs; ++c) total[i][c] = V::fma(weight, v[c], total[i][c]);
     }
   }
-  shared = ahead;
-  for (int64_t i = 0; i < kDecodeRows && i < kept; ++i) {
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kDecodeRows; ++i) {
+    if (i >= kept) break;
     const V factor = V::broadcast(alpha[i]);
     float* at = o + i * stride;
 #pragma GCC unroll 4
@@ -224,7 +199,7 @@ template <class V, class Element, int kVecs>
 }
 
 // One head's rows against the keys of a block: scores[row][key] = factor * q(row) . k(key), in rows of kDecodeStride
-// floats. q in rows of `stride` floats, zero up to a multiple of kDecodeRows rows.
+// floats. q as query_place says, `stride` columns, zero up to a multiple of kDecodeRows rows.
 struct ScoreBlock {
   BlockRows keys;
   int64_t head;  // of the unit
@@ -243,7 +218,7 @@ struct ValueBlock {
   int64_t stride;
 };
 
-// The two products of a head's block on vectors. `ahead`: what is asked for meanwhile, one row for every key.
+// The two products of a head's block on vectors. `ahead`: what is asked for meanwhile.
 template <class V, class Element>
 class VectorProducts {
   static constexpr int kWidth = kDecodeWidth<V>;
@@ -253,13 +228,12 @@ class VectorProducts {
   VectorProducts(const DecodeCall&, std::byte*) {}
   void begin_head(int64_t, const float*, int64_t) {}
 
-  void scores(const ScoreBlock& block, RowsAhead& ahead) {
-    RowsAhead nothing;
+  void scores(const ScoreBlock& block, RowsAhead ahead) {
     for (int64_t r = 0; r < block.rows; r += kDecodeRows)
-      score_keys<V, Element>(block.keys, block.q + r * block.stride, block.stride, block.factor,
-                             block.scores + r * kDecodeStride, r == 0 ? ahead : nothing);
+      score_keys<V, Element>(block.keys, block.q + r * block.stride, block.factor, block.scores + r * kDecodeStride,
+                             ahead);
   }
-  void values(const ValueBlock& block, RowsAhead& ahead) {
+  void values(const ValueBlock& block, RowsAhead ahead) {
     const int64_t dim = block.values.dim;
     for (int64_t r = 0; r < block.rows; r += kDecodeRows) {
       int64_t c = 0;
@@ -273,15 +247,9 @@ class VectorProducts {
 
  private:
   template <int kVecs>
-  void multiply(const ValueBlock& block, int64_t r, int64_t c, RowsAhead& ahead) {
-    const int64_t dim = block.values.dim, width = kVecs * V::kLanes;
-    // Each pass over the columns asks for its part of the same rows; the last one moves on.
-    RowsAhead part = r == 0 ? ahead.share(c, dim, width) : RowsAhead{};
+  void multiply(const ValueBlock& block, int64_t r, int64_t c, RowsAhead ahead) {
     multiply_values<V, Element, kVecs>(block.values, c, block.p + r * kDecodeStride, block.alpha + r, block.rows - r,
-                                       block.o + r * block.stride + c, block.stride, part);
-    if (r != 0 || c + width < dim) return;
-    part.run.begin = 0;
-    ahead = part;
+                                       block.o + r * block.stride + c, block.stride, ahead);
   }
 };
 

@@ -66,6 +66,24 @@ inline int64_t paired_place(int64_t at, int64_t whole) {
   const int64_t inside = at % 32;
   return at - inside + inside / 2 + inside % 2 * 16;
 }
+// 32 floats in the order of the elements to the order of load_pair, in place, and back.
+template <class Element>
+inline void put_in_order(float* pair) {
+  if constexpr (Element::kInterleaved) {
+    float even[16], odd[16];
+    for (int i = 0; i < 16; ++i) even[i] = pair[2 * i], odd[i] = pair[2 * i + 1];
+    std::memcpy(pair, even, sizeof even);
+    std::memcpy(pair + 16, odd, sizeof odd);
+  }
+}
+template <class Element>
+inline void take_from_order(float* pair) {
+  if constexpr (Element::kInterleaved) {
+    float whole[32];
+    for (int i = 0; i < 16; ++i) whole[2 * i] = pair[i], whole[2 * i + 1] = pair[16 + i];
+    std::memcpy(pair, whole, sizeof whole);
+  }
+}
 
 // Calls f with the element type of `dtype`, whose vectors are V.
 template <class V, class F>

@@ -40,18 +40,16 @@ class Bf16Products {
     for (int64_t r = 0; r < rows; ++r) {
       auto* to = reinterpret_cast<uint32_t*>(q_ + head * q_bytes_) + r / kRows * depth * 16 * columns_ + r % kRows;
       for (int64_t d = 0; d < stride_; d += 2) {
-        const float* row = q + r * stride_;
-        const uint32_t even = bits_from_float(row[paired_place<Bf16Element>(d, whole)]);
-        const uint32_t odd = bits_from_float(row[paired_place<Bf16Element>(d + 1, whole)]);
+        const auto at = [&](int64_t c) { return query_place(r, paired_place<Bf16Element>(c, whole), stride_); };
+        const uint32_t even = bits_from_float(q[at(d)]), odd = bits_from_float(q[at(d + 1)]);
         to[d / 2 * columns_] = even >> 16 | (odd & 0xFFFF0000u);
       }
     }
   }
 
-  void scores(const ScoreBlock& block, RowsAhead& shared) {
+  void scores(const ScoreBlock& block, RowsAhead ahead) {
     const KeyTiles<Tiles> keys(block.keys, 2, keys_);
     const V factor = V::broadcast(block.factor);
-    RowsAhead ahead = shared, nothing;
     for (int64_t r = 0; r < block.rows; r += kRows) {
       const std::byte* q = q_ + block.head * q_bytes_ + r / kRows * keys.depth() * 64 * columns_;
       multiply_key_tiles(
@@ -59,7 +57,7 @@ class Bf16Products {
           []<int C, int A>(Tiles& tiles, std::integral_constant<int, C>, std::integral_constant<int, A>) {
             tiles.template dp_bf16<C, A, 2>();
           },
-          r == 0 ? ahead : nothing);
+          ahead);
       const int64_t end = block.rows - r < kRows ? block.rows - r : kRows;
       for (int64_t group = 0; group < keys.groups(); ++group)
         for (int64_t at = 0; at < end; at += 4) {
@@ -69,16 +67,12 @@ class Bf16Products {
             (columns[i] * factor).store(block.scores + (r + at + i) * kDecodeStride + group * 16);
         }
     }
-    shared = ahead;
   }
 
-  void values(const ValueBlock& block, RowsAhead& shared) {
-    RowsAhead ahead = shared;
+  void values(const ValueBlock& block, RowsAhead ahead) {
     const int64_t halves = (block.values.count + kHalf - 1) / kHalf, columns = pieces(block.values.dim * 2);
-    Pace pace{columns * kHalf};
     for (int64_t c = 0; c < columns; ++c)
-      for (int64_t half = 0; half < halves; ++half) interleave(block.values, half, c, pace, ahead);
-    shared = ahead;
+      for (int64_t half = 0; half < halves; ++half) interleave(block.values, half, c, ahead);
     for (int64_t r = 0; r < block.rows; r += weights_) {
       const int64_t rows = block.rows - r < weights_ ? block.rows - r : weights_;
       split_probabilities(block, r, rows, halves);
@@ -91,10 +85,11 @@ class Bf16Products {
 
  private:
   // Piece c of the values of 32 keys as tiles [c][half][low, high]: row k holds the pairs of keys k and k + 16.
-  void interleave(const BlockRows& values, int64_t half, int64_t c, Pace& pace, RowsAhead& ahead) {
+  void interleave(const BlockRows& values, int64_t half, int64_t c, RowsAhead ahead) {
     std::byte* low = values_ + (c * 2 + half) * 2 * amx::kTileBytes;
     for (int64_t k = 0; k < 16; ++k, low += kRowBytes) {
-      pace.step(ahead);
+      for (int64_t key = half * kHalf + k; key < values.count && key < (half + 1) * kHalf; key += 16)
+        ahead.ask(key, c * kRowBytes);
       alignas(64) std::byte copy[2][kRowBytes];
       const std::byte* even = row_piece(row(values, half * kHalf + k), c, values.dim * 2, copy[0]);
       const std::byte* odd = row_piece(row(values, half * kHalf + 16 + k), c, values.dim * 2, copy[1]);

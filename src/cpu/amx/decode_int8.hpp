@@ -2,7 +2,7 @@
 // with the scales of their keys become whole numbers of 22 bits and a sign, a unit for each row, in three signed digits
 // of 8 bits. So a score is exact but for the last digit of q's largest element, and a value's sum for that of the
 // block's largest probability. Keys are read as they lie, 16 at a time; V's rows are interleaved in fours (j, j + 16,
-// j + 32, j + 48). Rows that are not finite go to the vectors.
+// j + 32, j + 48). Rows that are not finite go to the vectors, and so do the values of few rows.
 // A block of 64 keys at d = 64: 4 tile products for the scores, 4 for the values (docs/notes/cpu.md).
 #pragma once
 
@@ -26,6 +26,8 @@ template <class Tiles, class V>
 class Int8Products {
   static constexpr int64_t kRows = 4;  // of q, and of P, that a tile takes: three digits each
   static constexpr int64_t kColumns = 3 * kRows;
+  // Fewer rows multiply values on vectors: interleaving V for the tiles costs more than their multiply-adds.
+  static constexpr int64_t kLeastValueRows = 8;
   static constexpr int64_t kSums = kColumns * 16;                       // floats of a tile of values' sums
   static constexpr int64_t kQueryTile = amx::kTileRows * 4 * kColumns;  // bytes
 
@@ -54,7 +56,8 @@ class Int8Products {
     const int64_t depth = pieces(dim_);
     std::memset(q_ + head * q_bytes_, 0, static_cast<size_t>(q_bytes_));
     for (int64_t r = 0; r < rows; ++r) {
-      const float* row = q + r * stride_;
+      alignas(64) float row[576];
+      for (int64_t d = 0; d < stride_; d += 16) V::load(q + query_place(r, d, stride_)).store(row + d);
       V largest = V::zero(), bad = V::zero();
       for (int64_t d = 0; d < stride_; d += 16) {
         const V magnitude = V::abs(V::load(row + d));
@@ -68,12 +71,11 @@ class Int8Products {
     }
   }
 
-  void scores(const ScoreBlock& block, RowsAhead& shared) {
+  void scores(const ScoreBlock& block, RowsAhead ahead) {
     const float* steps = steps_ + block.head * kDecodeStrip;
     for (int64_t r = 0; r < block.rows; ++r)
-      if (steps[r] == kInfinity<float>) return vectors_.scores(block, shared);
+      if (steps[r] == kInfinity<float>) return vectors_.scores(block, ahead);
     const KeyTiles<Tiles> keys(block.keys, 1, keys_);
-    RowsAhead ahead = shared, nothing;
     for (int64_t r = 0; r < block.rows; r += kRows) {
       const std::byte* q = q_ + block.head * q_bytes_ + r / kRows * keys.depth() * kQueryTile;
       multiply_key_tiles(
@@ -81,7 +83,7 @@ class Int8Products {
           []<int C, int A>(Tiles& tiles, std::integral_constant<int, C>, std::integral_constant<int, A>) {
             tiles.template dp_int8<C, A, 2>();
           },
-          r == 0 ? ahead : nothing);
+          ahead);
       for (int64_t group = 0; group < keys.groups(); ++group) {
         V columns[4];
         take_digit_columns<V>(products_ + group * 16 * kColumns, kColumns, columns);
@@ -90,20 +92,17 @@ class Int8Products {
               .store(block.scores + (r + i) * kDecodeStride + group * 16);
       }
     }
-    shared = ahead;
   }
 
-  void values(const ValueBlock& block, RowsAhead& shared) {
+  void values(const ValueBlock& block, RowsAhead ahead) {
+    if (block.rows < kLeastValueRows) return vectors_.values(block, ahead);
     float largest[kDecodeStrip];
     for (int64_t r = 0; r < block.rows; ++r) {
       largest[r] = largest_weight(block, r);
-      if (!(largest[r] < kInfinity<float>)) return vectors_.values(block, shared);
+      if (!(largest[r] < kInfinity<float>)) return vectors_.values(block, ahead);
     }
-    RowsAhead ahead = shared;
     const int64_t columns = pieces(block.values.dim);
-    Pace pace{columns * amx::kTileRows};
-    for (int64_t c = 0; c < columns; ++c) interleave(block.values, c, pace, ahead);
-    shared = ahead;
+    for (int64_t c = 0; c < columns; ++c) interleave(block.values, c, ahead);
     for (int64_t r = 0; r < block.rows; r += kRows) {
       float steps[kRows];
       const int64_t rows = block.rows - r < kRows ? block.rows - r : kRows;
@@ -141,14 +140,14 @@ class Int8Products {
 
   // Piece c of the values of the block as tiles [c][four of each quarter]: row k holds the fours of keys k, k + 16,
   // k + 32 and k + 48.
-  void interleave(const BlockRows& values, int64_t c, Pace& pace, RowsAhead& ahead) {
+  void interleave(const BlockRows& values, int64_t c, RowsAhead ahead) {
     std::byte* quad = values_ + c * 4 * amx::kTileBytes;
     for (int64_t k = 0; k < 16; ++k, quad += kRowBytes) {
-      pace.step(ahead);
       alignas(64) std::byte copy[4][kRowBytes];
       const std::byte* rows[4];
       for (int64_t i = 0; i < 4; ++i) {
         const int64_t key = k + 16 * i;
+        if (key < values.count) ahead.ask(key, c * kRowBytes);
         rows[i] = row_piece(key < values.count ? values.rows[key] + values.head : nullptr, c, values.dim, copy[i]);
       }
       std::byte* const quads[4] = {quad, quad + amx::kTileBytes, quad + 2 * amx::kTileBytes,

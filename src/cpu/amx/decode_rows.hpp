@@ -87,16 +87,16 @@ inline amx::TileShapes decode_shapes(int64_t columns, int64_t weights) {
 }
 
 // products[group] = keys of the group * columns, each 16 rows of `row_bytes`; `columns` are the depth's tiles, one
-// behind the other. Product is the tile type's function. All pieces together ask for a block's rows.
+// behind the other. Product is the tile type's function.
 template <class Tiles, class Product>
 inline void multiply_key_tiles(Tiles& tiles, const KeyTiles<Tiles>& keys, const std::byte* columns, int64_t row_bytes,
-                               std::byte* products, Product product, RowsAhead& ahead) {
-  const int64_t depth = keys.depth(), asks = (kDecodeBlock + kKeyGroups * depth - 1) / (kKeyGroups * depth);
+                               std::byte* products, Product product, RowsAhead ahead) {
+  const int64_t depth = keys.depth();
   const auto step = [&]<int T, int K>(std::integral_constant<int, T> sums, std::integral_constant<int, K> rows,
                                       int64_t group, int64_t piece) {
     keys.template load<K>(tiles, group, piece);
     product(tiles, sums, rows);
-    for (int64_t i = 0; i < asks; ++i) ahead.ask();
+    for (int64_t i = 0; i < amx::kTileRows; ++i) ahead.ask(group * amx::kTileRows + i, piece * kRowBytes);
   };
   const int64_t tile_bytes = amx::kTileRows * row_bytes;
   for (int64_t group = 0; group < keys.groups(); group += 2, products += 2 * tile_bytes) {
@@ -112,13 +112,5 @@ inline void multiply_key_tiles(Tiles& tiles, const KeyTiles<Tiles>& keys, const 
     if (both) tiles.template store<1>(products + tile_bytes, row_bytes);
   }
 }
-
-// Asks for a block's rows in equal shares of `steps` steps.
-struct Pace {
-  int64_t steps, due = 0;
-  void step(RowsAhead& ahead) {
-    for (due += kDecodeBlock; due >= steps; due -= steps) ahead.ask();
-  }
-};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -4,11 +4,13 @@
 // One work item is some units of one (batch, kv head); a unit is 32 rows of one query head. All units of an item share
 // each packed chunk of K and V, which are packed once per item and stay in L2 beside the units' Q and O, because L3
 // cannot feed the tiles. For item / for chunk of 256 keys / for unit / for step of 64 keys:
-//     S^T(step + 1) on the tiles, while the vector units form P^T(step) = exp2(S^T - row_max)
-//     O^T += V^T P^T
+//     P^T(step) = exp2(S^T - row_max) on the vector units, and between its pieces, product by product, on the tiles
+//     S^T(step + 1) = K Q^T and O^T += V^T P^T(step - 1), also where the step behind or before is another unit's
+// Within one instruction stream both units then work at once, and no tile load waits for what was stored just before.
 // O is rescaled only when a row's maximum grew by more than 2^8: P stays below 2^8, and the sum keeps its accuracy.
 // Work: 4 * 32 * 64 * head_dim FLOPs a step on the tiles, 2048 exponentials on the vector units.
-// Memory of a task, in this order: S (2 steps), P, row scratch, K chunk, V chunk, units' Q, O, row_max and row_sum.
+// Memory of a task, in this order: S and P (2 steps each), row scratch, K chunk, V chunk, units' Q, O, row_max and
+// row_sum.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +49,12 @@ struct Unit {
   UnitStatistics statistics;
 };
 
+// Keys [kStepKeys * step, ...) of one unit; no unit: nothing.
+struct UnitStep {
+  Unit* unit = nullptr;
+  int64_t step = 0;
+};
+
 template <int kParts, class Tiles, class V>
 class ForwardTask {
  public:
@@ -69,7 +77,8 @@ class ForwardTask {
     }
     for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
       pack_chunk(chunk);
-      for (int64_t u = 0; u < count; ++u) run_chunk(units[u], chunk);
+      asked_ = chunk + 1 < chunks.end ? (chunk + 1) * kChunkKeys : context_.sequence.seqlen_k;
+      run_chunk(units, count, chunk);
     }
     for (int64_t u = 0; u < count; ++u) finish_unit(units[u]);
   }
@@ -90,6 +99,7 @@ class ForwardTask {
     unit.statistics = {memory_.statistics + slot * 2 * kUnitRows, memory_.statistics + (slot * 2 + 1) * kUnitRows};
     unit.options = score_options(unit.head);
     std::memset(unit.o, 0, static_cast<size_t>(shape_.o_elements) * 4);
+    ask_queries(problem.q, context_.tensors->q, unit, problem.head_dim_qk * 2);
     for (int i = 0; i < kUnitRows; ++i) {
       const int64_t row = unit.row + i;
       const core::Range keys = row < sequence.seqlen_q ? context_.band.visible_keys(row) : core::Range{0, 0};
@@ -109,6 +119,19 @@ class ForwardTask {
         rows[r] = row < sequence.seqlen_q ? base + core::query_row_offset(sequence, problem.q, row) : nullptr;
       }
       pack_queries<kParts, V>(rows, problem.head_dim_qk, shape_.qk_padded, half, memory_.scratch, unit.q);
+    }
+  }
+
+  // Asks for the rows of the unit behind `unit` in an operand of q's layout.
+  void ask_queries(const core::Operand& operand, const void* data, const Unit& unit, int64_t row_bytes) const {
+    const bool last = unit.head + 1 == (context_.head_kv + 1) * context_.problem->group;
+    const int64_t row = last ? unit.row + kUnitRows : unit.row;
+    const int64_t head = last ? context_.head_kv * context_.problem->group : unit.head + 1;
+    const int64_t bytes = core::dtype_bytes(operand.dtype);
+    for (int64_t r = row; r < row + kUnitRows && r < context_.sequence.seqlen_q; ++r) {
+      const auto* from = static_cast<const std::byte*>(data) +
+                         (core::query_row_offset(context_.sequence, operand, r) + head * operand.head_stride) * bytes;
+      for (int64_t byte = 0; byte < row_bytes; byte += 64) __builtin_prefetch(from + byte, 0, 2);
     }
   }
 
@@ -154,28 +177,88 @@ class ForwardTask {
     }
   }
 
-  void run_chunk(Unit& unit, int64_t chunk) {
-    const int64_t first = unit.steps.begin > chunk * kChunkSteps ? unit.steps.begin : chunk * kChunkSteps;
-    const int64_t last = unit.steps.end < (chunk + 1) * kChunkSteps ? unit.steps.end : (chunk + 1) * kChunkSteps;
-    if (first >= last) return;
-    const int64_t base = chunk * kChunkSteps;
-    score_products(unit, first - base, memory_.scores[0]);
-    for (int64_t step = first; step < last; ++step) {
-      float* scores = memory_.scores[(step - first) & 1];
-      float* next = memory_.scores[(step - first + 1) & 1];
-      V maximum[2], row_max[2];
-      const bool masked = step < unit.steps.unmasked_begin || step >= unit.steps.unmasked_end;
-      const float factor = step_maximum<V>(scores, unit.options, masked ? &unit.bounds : nullptr, step * kStepKeys,
-                                           unit.row, unit.rows, context_.band.diagonal(unit.row), maximum);
-      raise_maximum(unit, maximum, row_max);
-      if (step + 1 < last) score_products(unit, step + 1 - base, next);
-      probabilities(unit, scores, factor, row_max);
-      value_products(unit, step - base);
+  // Steps of a unit in a chunk.
+  static core::Range steps_in(const Unit& unit, int64_t chunk) {
+    const int64_t begin = chunk * kChunkSteps, end = begin + kChunkSteps;
+    return {unit.steps.begin > begin ? unit.steps.begin : begin, unit.steps.end < end ? unit.steps.end : end};
+  }
+  // The step behind `now`, or the first one of the units from `first` on.
+  static UnitStep next_step(UnitStep now, Unit* first, const Unit* end, int64_t chunk) {
+    if (now.unit != nullptr && now.step + 1 < steps_in(*now.unit, chunk).end) return {now.unit, now.step + 1};
+    for (Unit* unit = now.unit != nullptr ? now.unit + 1 : first; unit != end; ++unit) {
+      const core::Range steps = steps_in(*unit, chunk);
+      if (steps.begin < steps.end) return {unit, steps.begin};
     }
+    return {};
   }
 
-  // S^T of one step.
-  void score_products(const Unit& unit, int64_t step, float* scores) {
+  void run_chunk(Unit* units, int64_t count, int64_t chunk) {
+    UnitStep before, now = next_step({}, units, units + count, chunk);
+    if (now.unit == nullptr) return;
+    const int64_t base = chunk * kChunkSteps;
+    const auto nothing = [] {};
+    score_products(*now.unit, now.step - base, memory_.scores[0], nothing);
+    int parity = 0;
+    for (; now.unit != nullptr; parity ^= 1) {
+      Unit& unit = *now.unit;
+      const UnitStep next = next_step(now, units, units + count, chunk);
+      float* scores = memory_.scores[parity];
+      V maximum[2], row_max[2];
+      const bool masked = now.step < unit.steps.unmasked_begin || now.step >= unit.steps.unmasked_end;
+      const float factor = step_maximum<V>(scores, unit.options, masked ? &unit.bounds : nullptr, now.step * kStepKeys,
+                                           unit.row, unit.rows, context_.band.diagonal(unit.row), maximum);
+      if (!keeps_maximum(unit, maximum, row_max)) {
+        // O is complete before it is rescaled.
+        if (before.unit == now.unit) {
+          value_products(unit, before.step - base, memory_.p[parity ^ 1], nothing);
+          before = {};
+        }
+        raise_maximum(unit, maximum, row_max);
+      }
+      ProbabilityPieces<kParts, V> pieces(scores, factor, row_max, memory_.p[parity]);
+      int64_t products =
+          (next.unit != nullptr ? score_product_count() : 0) + (before.unit != nullptr ? value_product_count() : 0);
+      int64_t product = 0;
+      const auto piece = [&] { pieces.advance(pieces.kPieces * ++product / products / 2 * 2); };
+      if (next.unit != nullptr) score_products(*next.unit, next.step - base, memory_.scores[parity ^ 1], piece);
+      if (before.unit != nullptr) value_products(*before.unit, before.step - base, memory_.p[parity ^ 1], piece);
+      pieces.advance(pieces.kPieces);
+      pieces.add_sums(unit.statistics.row_sum);
+      before = now;
+      now = next;
+      ask_rows(1 + kChunkKeys / (count * kChunkSteps));
+    }
+    value_products(*before.unit, before.step - base, memory_.p[parity ^ 1], nothing);
+  }
+
+  // Asks for K and V of some keys of the next chunk: rows of [batch, seqlen, heads, dim] lie pages apart, which
+  // hardware prefetchers do not follow.
+  void ask_rows(int64_t keys) {
+    const core::Problem& problem = *context_.problem;
+    const core::Sequence& sequence = context_.sequence;
+    for (; keys > 0 && asked_ < sequence.seqlen_k; --keys, ++asked_) {
+      ask_row(problem.k, context_.tensors->k, core::key_row_offset(problem, sequence, problem.k, asked_),
+              problem.head_dim_qk);
+      ask_row(problem.v, context_.tensors->v, core::key_row_offset(problem, sequence, problem.v, asked_),
+              problem.head_dim_v);
+    }
+  }
+  void ask_row(const core::Operand& operand, const void* data, int64_t row, int64_t dim) const {
+    const auto* from = static_cast<const std::byte*>(data) + (row + context_.head_kv * operand.head_stride) * 2;
+    for (int64_t byte = 0; byte < dim * 2; byte += 64) __builtin_prefetch(from + byte, 0, 2);
+  }
+
+  // Products of two tiles that a step takes.
+  int64_t score_product_count() const {
+    return kStepKeys / 16 * (shape_.qk_padded / 32) * (kParts == 1 ? 1 : kScorePairs);
+  }
+  int64_t value_product_count() const {
+    return shape_.v_padded / 16 * (kStepKeys / 32) * (kParts == 1 ? 1 : kValuePairs);
+  }
+
+  // S^T of one step; `between` is called behind each pair of products.
+  template <class Between>
+  void score_products(const Unit& unit, int64_t step, float* scores, const Between& between) {
     constexpr int64_t kBlocks = kStepKeys / 16;
     const int64_t depth = shape_.qk_padded / 32;
     const Columns q{unit.q, depth * 2 * kTileElements};
@@ -184,32 +267,32 @@ class ForwardTask {
                     kChunkKeys / 16 * depth * kTileElements, kTileElements};
     };
     for (int64_t block = 0; block < kBlocks; block += 2) {
-      zero_stripe<0>(tiles_);
-      multiply<0, kParts, kScorePairs>(tiles_, stripe(block), q, depth);
-      if (block > 0) store_stripe<1>(tiles_, scores + (block - 1) * 16 * kUnitRows);
-      zero_stripe<1>(tiles_);
-      multiply<1, kParts, kScorePairs>(tiles_, stripe(block + 1), q, depth);
+      multiply_scores<kParts>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
       store_stripe<0>(tiles_, scores + block * 16 * kUnitRows);
+      store_stripe<1>(tiles_, scores + (block + 1) * 16 * kUnitRows);
     }
-    store_stripe<1>(tiles_, scores + (kBlocks - 1) * 16 * kUnitRows);
   }
 
-  // Raises the reference maximum of all rows when one of them needs it, and gives the maximum to subtract (0 for rows
-  // that have seen no key, whose scores are all -inf).
-  void raise_maximum(Unit& unit, const V (&maximum)[2], V (&row_max)[2]) {
+  // Whether no row needs a new reference maximum; then the maximum to subtract (0 for rows that have seen no key, whose
+  // scores are all -inf).
+  bool keeps_maximum(const Unit& unit, const V (&maximum)[2], V (&row_max)[2]) {
     const V one = V::broadcast(1.0f), slack = V::broadcast(8.0f), least = V::broadcast(-3.4e38f);
-    V old[2], grew = V::zero();
+    V grew = V::zero();
     for (int half = 0; half < 2; ++half) {
-      old[half] = V::load(unit.statistics.row_max + 16 * half);
-      grew = V::max(grew, V::where_less(old[half] + slack, maximum[half], one, V::zero()));
-      row_max[half] = V::where_less(old[half], least, V::zero(), old[half]);
+      const V old = V::load(unit.statistics.row_max + 16 * half);
+      grew = V::max(grew, V::where_less(old + slack, maximum[half], one, V::zero()));
+      row_max[half] = V::where_less(old, least, V::zero(), old);
     }
-    if (V::reduce_max(grew) == 0.0f) return;
+    return V::reduce_max(grew) == 0.0f;
+  }
+  // Raises the reference maximum of all rows, rescales their O and sums, and gives the maximum to subtract.
+  void raise_maximum(Unit& unit, const V (&maximum)[2], V (&row_max)[2]) {
+    const V least = V::broadcast(-3.4e38f);
     V alpha[2];
     for (int half = 0; half < 2; ++half) {
-      const V raised = V::max(maximum[half], old[half]);
+      const V old = V::load(unit.statistics.row_max + 16 * half), raised = V::max(maximum[half], old);
       row_max[half] = V::where_less(raised, least, V::zero(), raised);
-      alpha[half] = exp2(old[half] - row_max[half]);
+      alpha[half] = exp2(old - row_max[half]);
       raised.store(unit.statistics.row_max + 16 * half);
       (V::load(unit.statistics.row_sum + 16 * half) * alpha[half]).store(unit.statistics.row_sum + 16 * half);
     }
@@ -220,47 +303,24 @@ class ForwardTask {
       }
   }
 
-  // P^T of one step, rounded to bf16 parts, and the row sums of the unrounded values.
-  void probabilities(Unit& unit, const float* scores, float factor, const V (&row_max)[2]) {
-    const V multiplier = V::broadcast(factor);
-    constexpr int64_t kPartElements = kStepKeys / 32 * 2 * kTileElements;
-    for (int half = 0; half < 2; ++half) {
-      V sum = V::zero();
-      for (int64_t j = 0; j < kStepKeys; j += 2) {
-        const float* at = scores + j * kUnitRows + 16 * half;
-        const V even = exp2_of_score<kParts>(V::load(at) * multiplier - row_max[half]);
-        const V odd = exp2_of_score<kParts>(V::load(at + kUnitRows) * multiplier - row_max[half]);
-        sum = sum + (even + odd);
-        uint16_t* to = memory_.p + ((j / 32) * 2 + half) * kTileElements + (j % 32) / 2 * 32;
-        store_pairs<kParts>(even, odd, to, kPartElements);
-      }
-      float* row_sum = unit.statistics.row_sum + 16 * half;
-      (V::load(row_sum) + sum).store(row_sum);
-    }
-  }
-
-  // O^T += V^T P^T of one step.
-  void value_products(const Unit& unit, int64_t step) {
+  // O^T += V^T P^T of one step; `between` as above.
+  template <class Between>
+  void value_products(const Unit& unit, int64_t step, const uint16_t* probabilities, const Between& between) {
     constexpr int64_t kDepth = kStepKeys / 32;
     constexpr int64_t kChunkDepth = kChunkKeys / 32;
     const int64_t blocks = shape_.v_padded / 16;
-    const Columns p{memory_.p, kDepth * 2 * kTileElements};
+    const Columns p{probabilities, kDepth * 2 * kTileElements};
     const auto stripe = [&](int64_t block) {
       return Stripe{memory_.v + (block * kChunkDepth + step * kDepth) * kTileElements,
                     blocks * kChunkDepth * kTileElements, kTileElements};
     };
     constexpr int64_t kStripe = 16 * kUnitRows;
-    for (int64_t block = 0; block < blocks; block += 2) {
-      load_stripe<0>(tiles_, unit.o + block * kStripe);
-      multiply<0, kParts, kValuePairs>(tiles_, stripe(block), p, kDepth);
-      if (block > 0) store_stripe<1>(tiles_, unit.o + (block - 1) * kStripe);
-      if (block + 1 < blocks) {
-        load_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
-        multiply<1, kParts, kValuePairs>(tiles_, stripe(block + 1), p, kDepth);
-      }
+    if constexpr (kParts == 1) load_probabilities(tiles_, p);
+    for (int64_t block = 0; block < blocks; ++block) {
+      load_stripe(tiles_, unit.o + block * kStripe);
+      multiply_values<kParts>(tiles_, stripe(block), p, between);
       store_stripe<0>(tiles_, unit.o + block * kStripe);
     }
-    if (blocks % 2 == 0) store_stripe<1>(tiles_, unit.o + (blocks - 1) * kStripe);
   }
 
   // o = O / row_sum and lse = row_max + log(row_sum), the sink joining the sum once; rows past the used length: +0,
@@ -287,6 +347,7 @@ class ForwardTask {
   void write_rows(const Unit& unit, const float* weight) {
     const core::Problem& problem = *context_.problem;
     const int64_t bytes = core::dtype_bytes(problem.o.dtype);
+    ask_queries(problem.o, context_.tensors->o, unit, problem.head_dim_v * bytes);
     alignas(64) float block[16][16];
     for (int half = 0; half < 2; ++half) {
       const V factor = V::load(weight + 16 * half);
@@ -314,6 +375,7 @@ class ForwardTask {
   const amx::Shape& shape_;
   amx::TaskMemory memory_;
   Tiles tiles_;
+  int64_t asked_ = 0;  // keys up to here are packed or on their way
 };
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

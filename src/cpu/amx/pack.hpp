@@ -74,8 +74,13 @@ inline void pack_queries(const uint16_t* const (&rows)[16], int64_t dim, int64_t
 template <int kParts, class V>
 inline void pack_key(const uint16_t* source, int64_t dim, int64_t padded, int64_t key, int64_t chunk_keys,
                      uint16_t* scratch, uint16_t* tiles) {
-  load_row<kParts, V>(source, dim, padded, scratch);
   const int64_t blocks = padded / 32, key_blocks = chunk_keys / 16;
+  uint16_t* to = tiles + (key / 16 * blocks) * kTileElements + (key % 16) * 32;
+  if (kParts == 1 && dim == padded) {  // as stored
+    for (int64_t block = 0; block < blocks; ++block) std::memcpy(to + block * kTileElements, source + block * 32, 64);
+    return;
+  }
+  load_row<kParts, V>(source, dim, padded, scratch);
   for (int part = 0; part < kParts; ++part)
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t tile = (part * key_blocks + key / 16) * blocks + block;

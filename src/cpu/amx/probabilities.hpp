@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/amx/scores.hpp"
 #include "cpu/convert.hpp"
 #include "cpu/exp.hpp"
 
@@ -48,5 +49,45 @@ inline void store_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
     std::memcpy(to + part_stride, pairs, 64);
   }
 }
+
+// P^T of one step, rounded to bf16 parts, and the row sums of the unrounded values, piece by piece: a piece is two keys
+// of 16 rows.
+template <int kParts, class V>
+class ProbabilityPieces {
+ public:
+  static constexpr int64_t kPieces = kStepKeys;  // kStepKeys / 2 pairs of keys, two halves of the rows each
+
+  ProbabilityPieces(const float* scores, float factor, const V (&row_max)[2], uint16_t* p)
+      : scores_(scores), p_(p), factor_(factor), row_max_{row_max[0], row_max[1]}, sum_{V::zero(), V::zero()} {}
+
+  [[gnu::noinline]] void advance(int64_t end) {
+    constexpr int64_t kPartElements = kStepKeys / 32 * 2 * kTileElements;
+    const V multiplier = V::broadcast(factor_);
+    V sum[2] = {sum_[0], sum_[1]};
+    for (; done_ < end; done_ += 2) {
+      const int64_t key = done_;
+      for (int half = 0; half < 2; ++half) {
+        const float* at = scores_ + key * kUnitRows + 16 * half;
+        const V even = exp2_of_score<kParts>(V::load(at) * multiplier - row_max_[half]);
+        const V odd = exp2_of_score<kParts>(V::load(at + kUnitRows) * multiplier - row_max_[half]);
+        sum[half] = sum[half] + (even + odd);
+        uint16_t* to = p_ + ((key / 32) * 2 + half) * kTileElements + (key % 32) / 2 * 32;
+        store_pairs<kParts>(even, odd, to, kPartElements);
+      }
+    }
+    for (int half = 0; half < 2; ++half) sum_[half] = sum[half];
+  }
+  void add_sums(float* row_sum) const {
+    for (int half = 0; half < 2; ++half) (V::load(row_sum + 16 * half) + sum_[half]).store(row_sum + 16 * half);
+  }
+
+ private:
+  const float* scores_;
+  uint16_t* p_;
+  const float factor_;
+  const V row_max_[2];
+  V sum_[2];
+  int64_t done_ = 0;
+};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -38,8 +38,8 @@ Refusal refuse_machine(const Problem& problem, const DeviceInfo& device) {
   return {};
 }
 
-// Below this a vector row is as fast: most of a tile would be empty.
-constexpr int64_t kLeastDecodeRows = 8;
+// Below this a vector row is as fast on bf16 (docs/notes/cpu.md). int8 keys cost the vectors twice as much.
+constexpr int64_t kLeastBf16Rows = 8;
 
 // f16 and f32 caches would need each element as two or three bf16: the vector rows widen them in fewer instructions.
 Refusal refuse_cache(const Problem& problem) {
@@ -136,7 +136,7 @@ Refusal refuse_decode_native(const Problem& problem, const DeviceInfo& device) {
   if (!refusal && problem.k.dtype == TESSERA_INT8 && !device.has_amx_int8) refusal = {"this CPU has no AMX-INT8"};
   if (!refusal) refusal = refuse_decode_emulated(problem, device);
   const int64_t rows = problem.seqlen_q * problem.group;
-  if (!refusal && rows < kLeastDecodeRows)
+  if (!refusal && problem.k.dtype == TESSERA_BF16 && rows < kLeastBf16Rows)
     return {"fewer than 8 rows of a key head leave its tiles empty", "seqlen_q * group", rows};
   return refusal;
 }

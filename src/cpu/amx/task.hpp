@@ -33,7 +33,7 @@ inline Shape make_shape(const core::Problem& problem, int64_t units) {
   shape.o_elements = shape.v_padded * kUnit;
   shape.units = units;
   shape.scores_bytes = 2 * kStep * kUnit * 4;
-  shape.p_bytes = shape.parts * kStep * kUnit * 2;
+  shape.p_bytes = 2 * shape.parts * kStep * kUnit * 2;
   const int64_t widest = shape.qk_padded > shape.v_padded ? shape.qk_padded : shape.v_padded;
   shape.scratch_bytes = round_up(32 * shape.parts * widest * 2, 64);
   shape.k_bytes = shape.parts * kChunkKeys * shape.qk_padded * 2;
@@ -47,7 +47,8 @@ inline Shape make_shape(const core::Problem& problem, int64_t units) {
 
 struct TaskMemory {
   float* scores[2];
-  uint16_t *p, *scratch, *k, *v, *q;
+  uint16_t* p[2];
+  uint16_t *scratch, *k, *v, *q;
   float *o, *statistics;
 
   TaskMemory(std::byte* memory, const Shape& shape) {
@@ -58,7 +59,8 @@ struct TaskMemory {
     };
     scores[0] = reinterpret_cast<float*>(take(shape.scores_bytes / 2));
     scores[1] = reinterpret_cast<float*>(take(shape.scores_bytes / 2));
-    p = reinterpret_cast<uint16_t*>(take(shape.p_bytes));
+    p[0] = reinterpret_cast<uint16_t*>(take(shape.p_bytes / 2));
+    p[1] = reinterpret_cast<uint16_t*>(take(shape.p_bytes / 2));
     scratch = reinterpret_cast<uint16_t*>(take(shape.scratch_bytes));
     k = reinterpret_cast<uint16_t*>(take(shape.k_bytes));
     v = reinterpret_cast<uint16_t*>(take(shape.v_bytes));
