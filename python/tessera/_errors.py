@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from . import _c
 
 _EXCEPTIONS = {
@@ -19,3 +21,9 @@ def failure(code: int, message: str) -> Exception:
 
 def status_failure(code: int, status: _c.Status) -> Exception:
     return failure(code, status.message.decode("utf-8", "replace"))
+
+
+def renamed(error: Exception, names: dict[str, str]) -> Exception:
+    """The same error with the library's words for arguments replaced by the caller's, all at once."""
+    words = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+    return type(error)(words.sub(lambda word: names[word[0]], str(error)))

@@ -178,9 +178,11 @@ def forward(
     extras: dict[str, Tensor] | None = None,
     longest: tuple = (None, None),
     out: Tensor | None = None,
+    append: _c.AppendArgs | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Runs attention on the current stream: (o, lse), lse None unless chosen. `chosen` comes from _call.options(),
-    `extras` and `longest` are as fill() takes them; `out` is written instead of a new o. Records no gradient."""
+    `extras` and `longest` are as fill() takes them; `out` is written instead of a new o. `append` describes rows that
+    the run first writes into k and v, once everything of the call was found right. Records no gradient."""
     try:
         q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
     except RuntimeError:
@@ -234,6 +236,8 @@ def forward(
     if extras:
         for name, x in extras.items():
             setattr(tensors, name, x.data_ptr() or NOTHING)
+    if append is not None:
+        tensors.append = ctypes.addressof(append)
     size = call.workspace_bytes
     if execution is not None:
         execution.cuda_stream = current_stream(call.device)
@@ -249,6 +253,8 @@ def forward(
         code = _run(call.handle, tensors_ref, None, 0, None, status_ref)
     if code:
         raise status_failure(code, status)
+    if append is not None:
+        tensors.append = None
     call.free.append(slot)
     _which.last = call.plan
     return o, lse

@@ -108,6 +108,11 @@ def test_an_int8_cache_and_attention_over_it(rng):
     check(o, turned, stored_k, caches[1] * v_scale[..., None].astype(np.float64))
 
 
+def _with_q(shape, dtype=np.float32):
+    cos, sin = _tables(37)
+    return dict(q=np.zeros(shape, dtype), rotary_cos=cos, rotary_sin=sin)
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -115,14 +120,34 @@ def test_an_int8_cache_and_attention_over_it(rng):
         (dict(seqused_k=LENGTHS.astype(np.int64)), ["seqused_k", "int64"]),
         (dict(k=np.zeros((BATCH, 4, HEADS, 8), np.float32)), ["k: shape [3, 4, 2, 8]", "[3, 4, 2, 24]"]),
         (dict(v=np.zeros((BATCH, 3, HEADS, DIM), np.float32)), ["v: shape [3, 3, 2, 24]"]),
-        (dict(k=np.zeros((BATCH, 4, HEADS, DIM), np.float64)), ["k_new.dtype is 1 (f64)"]),
+        (dict(k=np.zeros((BATCH, 4, HEADS, DIM), np.float64)), ["k: dtype float64", "float32, float16, bfloat16"]),
+        (dict(v=np.zeros((BATCH, 4, HEADS, DIM), np.int8)), ["v: dtype int8", "float32, float16, bfloat16"]),
+        (dict(k=np.zeros((BATCH, 4, HEADS, 2 * DIM), np.float32)[..., ::2]), ["k: stride 2 of its last dimension"]),
+        (dict(v=np.zeros((BATCH, 4, HEADS, 2 * DIM), np.float32)[..., ::2]), ["v: stride 2 of its last dimension"]),
+        (dict(seqused_k=np.zeros((3, 2), np.int32)[:, 0]), ["seqused_k: stride 2"]),
+        (dict(seqused_k=np.zeros((3, 1), np.int32)), ["seqused_k: shape [3, 1]", "[batch]"]),
+        (dict(seqused_k=np.array([5, -2, 0], np.int32)), ["seqused_k[1] is -2"]),
+        (dict(page_table=np.zeros((2, 1), np.int32)), ["page_table: shape [2, 1]", "[3, 1]"]),
+        (dict(page_table=np.array([[0], [1], [-1]], np.int32)), ["page_table[2, 0] is -1"]),
+        (dict(page_table=np.zeros((3, 1))), ["page_table: dtype float64", "int32"]),
+        (dict(batch_idx=np.zeros(2, np.int32)), ["batch_idx: shape [2]", "[3]"]),
+        (dict(k_scale=np.ones((2,), np.float32)), ["k_scale", "int8"]),
+        (dict(max_seqlen_new="4", cu_seqlens_new=LENGTHS), ["max_seqlen_new: expected a whole number, not '4'"]),
+        (dict(cu_seqlens_q=LENGTHS), ["cu_seqlens_q: given without q"]),
         (dict(batch_idx=np.array([0, 1, 3], np.int32)), ["batch_idx[2] is 3"]),
         (dict(page_table=np.zeros((3, 1), np.int32), batch_idx=LENGTHS), ["batch_idx"]),
-        (dict(rotary_cos=_tables()[0]), ["rotary_cos and rotary_sin"]),
-        (dict(zip(("rotary_cos", "rotary_sin"), _tables(20))), ["rotary_seqlen is 20", "37"]),
-        (dict(zip(("rotary_cos", "rotary_sin"), _tables(half=13))), ["rotary_dim is 26"]),
+        (dict(rotary_cos=_tables()[0]), ["rotary_cos and rotary_sin: rotary_sin is missing"]),
+        (dict(zip(("rotary_cos", "rotary_sin"), _tables(20))), ["rotary_cos.shape[0] is 20", "37"]),
+        (dict(zip(("rotary_cos", "rotary_sin"), _tables(half=13))), ["rotary_cos: shape [40, 13]", "at most 12"]),
+        (dict(rotary_cos=_tables()[0], rotary_sin=_tables(39)[1]), ["rotary_sin: shape [39, 8]"]),
+        (dict(rotary_cos=_tables()[0][:, ::2], rotary_sin=_tables()[1][:, ::2]), ["rotary_cos: strides [8, 2]"]),
         (dict(zip(("rotary_cos", "rotary_sin"), _tables(dtype=np.float64))), ["rotary_cos: dtype float64", "float32"]),
         (dict(q=np.zeros((BATCH, 1, 6, DIM), np.float32)), ["q: given without rotary_cos"]),
+        (_with_q((BATCH, 1, 5, DIM)), ["q: 5 heads", "multiple of k_cache's 2"]),
+        (_with_q((2, 1, 6, DIM)), ["q: batch 2, but seqused_k has 3"]),
+        (_with_q((6, DIM)), ["q: shape [6, 24]", "4 dimensions"]),
+        (_with_q((BATCH, 1, 6, DIM), np.float16), ["rotary_cos: dtype float32, expected float16"]),
+        (_with_q((BATCH, 5, 6, DIM)), ["rotary_cos.shape[0] is 37", "38"]),
         (dict(cu_seqlens_new=LENGTHS, max_seqlen_new=4), ["cu_seqlens_new: shape [3]", "[4]"]),
     ],
     ids=lambda x: None if isinstance(x, dict) else x[0][:30],
@@ -130,10 +155,45 @@ def test_an_int8_cache_and_attention_over_it(rng):
 def test_what_is_wrong_is_named_and_nothing_written(rng, change, words):
     caches, (k, v) = _cache(), _rows(rng)
     arguments = dict(k_cache=caches[0], v_cache=caches[1], k=k, v=v, seqused_k=LENGTHS) | change
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises((ValueError, TypeError)) as caught:
         tessera.append(**arguments)
     assert all(word in str(caught.value) for word in words), caught.value
     assert all(np.all(cache == 99) for cache in caches)
+
+
+@pytest.mark.parametrize("name", ["k_cache", "v_cache", "k", "v", "seqused_k"])
+@pytest.mark.parametrize("value", [None, 3])
+def test_an_argument_that_is_no_array_is_named(rng, name, value):
+    arguments = dict(zip(("k_cache", "v_cache", "k", "v"), (*_cache(), *_rows(rng))), seqused_k=LENGTHS)
+    arguments[name] = value
+    with pytest.raises(TypeError, match=f"^{name}: expected an array"):
+        tessera.append(**arguments)
+
+
+def _expanded(x):
+    return np.lib.stride_tricks.as_strided(x, strides=(0, *x.strides[1:]))
+
+
+@pytest.mark.parametrize(
+    "name, change, words",
+    [
+        ("k_cache", lambda x: x[0], "k_cache: shape [40, 2, 24], expected 4 dimensions"),
+        ("k_cache", lambda x: np.zeros(x.shape[:3] + (48,), x.dtype)[..., ::2], "k_cache: stride 2 of its last"),
+        ("v_cache", lambda x: np.zeros(x.shape[:3] + (48,), x.dtype)[..., ::2], "v_cache: stride 2 of its last"),
+        ("k_cache", _expanded, "k_cache.stride[0] is 0"),
+        ("v_cache", lambda x: x[:, :20], "v_cache: seqlen 20, but k_cache has 40"),
+        ("k_cache", lambda x: x.astype(np.uint8), "k_cache: dtype uint8, expected float64"),
+        ("v_cache", lambda x: x.astype(np.float16), "v_cache.dtype is 3 (f16)"),
+    ],
+    ids=lambda x: x[:40] if isinstance(x, str) else "",
+)
+def test_a_wrong_cache_is_named(rng, name, change, words):
+    arguments = dict(zip(("k_cache", "v_cache", "k", "v"), (*_cache(), *_rows(rng))), seqused_k=LENGTHS)
+    arguments[name] = change(arguments[name])
+    for extra in (dict(), _with_q((BATCH, 1, 6, DIM))):
+        with pytest.raises(ValueError) as caught:
+            tessera.append(**arguments, **extra)
+        assert words in str(caught.value), caught.value
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
-from .. import _torch
-from .._append import append as append_rows
+from .. import _c, _torch
+from .._append import check_once, describe_rows
 from .._call import options
+from .._errors import renamed
 
 Tensor = torch.Tensor
+# The words of this library for the arguments of flash_attn_with_kvcache, and those that it has of attention over a
+# cache alone, where k and v are the cache.
+_NAMES = {
+    "seqused_k": "cache_seqlens",
+    "batch_idx": "cache_batch_idx",
+    "leftpad": "cache_leftpad",
+    "cu_seqlens_new": "cu_seqlens_k_new",
+    "scale": "softmax_scale",
+    "window": "window_size",
+}
+_CACHE_NAMES = {
+    "k": "k_cache",
+    "v": "v_cache",
+    "k_new": "k",
+    "v_new": "v",
+    "k_new_data": "k",
+    "v_new_data": "v",
+    "rotary_seqlen": "rotary_cos.shape[0]",
+}
+_NAMED_ERRORS = (ValueError, TypeError, NotImplementedError)
 
 
 def rows(x: Tensor) -> Tensor:
@@ -38,11 +59,15 @@ def run(
     num_splits: int = 0,
     sm_margin: int = 0,
     deterministic: bool = False,
+    append: _c.AppendArgs | None = None,
     **extras: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """(o, lse of this library); `extras` go by the names of the library, None for absent ones."""
+    """(o, lse of this library); `extras` go by the names of the library, None for absent ones. `append`: rows that the
+    run writes into k and v first, on the short path only."""
     chosen = options(causal, window, scale, softcap, want_lse, False, num_splits, sm_margin, deterministic)
     given = {name: x for name, x in extras.items() if x is not None}
+    if append is not None:
+        return _torch.forward(rows(q), k, v, chosen, given or None, longest, append=append)
     return _torch.call(rows(q), rows(k), rows(v), chosen, given or None, longest)
 
 
@@ -58,6 +83,8 @@ def is_causal(causal: bool, window: Any, longest_k: int) -> bool:
 
 def cache_lengths(lengths: Any, batch: int, device: torch.device) -> Tensor | None:
     """cache_seqlens as int32 [batch]; one number stands for every sequence."""
+    if lengths is not None and not isinstance(lengths, (int, Tensor)):
+        raise TypeError(f"cache_seqlens: expected a tensor or one number, not {type(lengths).__name__}")
     if isinstance(lengths, int):
         return torch.full((batch,), lengths, dtype=torch.int32, device=device)
     return lengths
@@ -88,42 +115,33 @@ def _rotate_both(
     return rotate(q, cos, sin, start + (steps[: q.shape[1]] if band else 0 * steps[: q.shape[1]]), interleaved), k
 
 
-def _append_direct(
+def _describe_new(
     q: Tensor,
     caches: tuple[Tensor, Tensor],
     new: tuple[Tensor, Tensor],
     rotary: tuple[Tensor | None, Tensor | None, bool],
     lengths: Tensor,
-    batch_idx: Tensor | None,
-    table: Tensor | None,
-    band: bool,
-    packed: tuple[Tensor | None, Tensor | None, int | None],
-) -> tuple[Tensor, Tensor]:
-    """tessera.append: (q, turned where there is a rotary embedding; the lengths after). `packed` is (cu_seqlens_q,
-    cu_seqlens_new, max_seqlen_q)."""
+    cu_q: Tensor | None,
+    cu_new: Tensor | None,
+) -> tuple[_c.AppendArgs, list[Tensor]]:
+    """The new rows for a run that appends, checked; and what has to live until it returns."""
     cos, sin, interleaved = rotary
-    cu_q, cu_new, max_q = packed
-    counts = new[0].shape[1] if cu_new is None else cu_new.diff()
-    try:
-        turned = append_rows(
-            *caches,
-            *map(rows, new),
-            lengths,
-            page_table=table,
-            batch_idx=batch_idx,
-            cu_seqlens_new=cu_new,
-            max_seqlen_new=None if cu_new is None else int(counts.max()) if len(counts) else 0,
-            q=None if cos is None else rows(q),
-            cu_seqlens_q=None if cos is None else cu_q,
-            max_seqlen_q=max_q,
-            rotary_cos=None if cos is None else cos.contiguous(),
-            rotary_sin=None if sin is None else sin.contiguous(),
-            rotary_interleaved=interleaved,
-            banded=band,
-        )
-    except ValueError as error:
-        raise ValueError(str(error).replace("seqused_k", "cache_seqlens")) from None
-    return q if turned is None else turned, lengths + counts
+    given = dict(zip(("k_cache", "v_cache", "k", "v"), (*caches, *map(rows, new))), seqused_k=lengths)
+    others = dict(cu_seqlens_new=cu_new)
+    if cos is not None or sin is not None:
+        others.update(q=q, cu_seqlens_q=cu_q)
+        tables = zip(("rotary_cos", "rotary_sin"), (cos, sin))
+        others.update((name, x if x is None else x.contiguous()) for name, x in tables)
+    given.update((name, x) for name, x in others.items() if x is not None)
+    views = {name: _torch.kind.view(x, name) for name, x in given.items()}
+    check_once(views)
+    args = describe_rows(views, interleaved, None if cu_new is None else new[0].shape[0])
+    alive = list(given.values())
+    if cos is not None:
+        turned = _torch.kind.view(q.new_empty(q.shape), "q")
+        args.q_rotated = turned.pointer
+        alive.append(turned.array)
+    return args, alive
 
 
 def append(
@@ -132,9 +150,9 @@ def append(
     lengths: Tensor,
     batch_idx: Tensor | None,
     table: Tensor | None,
-) -> Tensor:
+) -> tuple[Tensor, Callable[[], None]]:
     """Writes new k and v [batch, seqlen_new, heads_kv, dim] behind the first `lengths` rows of each sequence of the
-    caches, dense or paged, by torch operations, and returns the lengths after, int32 [batch].
+    caches, dense or paged, by torch operations: (the lengths after, int32 [batch]; what takes the rows back).
 
     A cache that is too small is a ValueError on the CPU; on CUDA, where lengths are read on the device, and in compiled
     code, what does not fit is dropped and nothing beyond the cache is touched.
@@ -156,9 +174,15 @@ def append(
         place = (first[:, None].expand_as(positions), positions)
     else:
         place = (table.long().gather(1, positions // page), positions % page)
-    for cache, x in zip(caches, new):
-        cache[place] = torch.where(beyond[..., None, None], cache[place], x) if not looks else x
-    return (lengths + count).clamp(max=room).to(torch.int32)
+    before = [cache[place] for cache in caches]
+    for cache, old, x in zip(caches, before, new):
+        cache[place] = torch.where(beyond[..., None, None], old, x)
+
+    def undo() -> None:
+        for cache, old in zip(caches, before):
+            cache[place] = old
+
+    return (lengths + count).clamp(max=room).to(torch.int32), undo
 
 
 def with_kvcache(
@@ -175,11 +199,12 @@ def with_kvcache(
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_new: Tensor | None = None,
     longest: tuple[int | None, int | None] = (None, None),
+    table_name: str = "page_table",
     **call: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Appends, rotates and attends; (o, lse, lengths of the keys or None). `rotary` is (cos, sin, interleaved,
     positions before the new tokens or None for `lengths`). New k and v are packed by cu_seqlens_new, q by
-    cu_seqlens_q."""
+    cu_seqlens_q. An error leaves the caches as they were; it calls the page table `table_name`."""
     for name, cache in zip(("k_cache", "v_cache"), caches):
         if cache.stride(-1) != 1:
             raise ValueError(f"{name}: stride {cache.stride(-1)} of its last dimension, expected 1")
@@ -195,27 +220,46 @@ def with_kvcache(
         raise ValueError("rotary_cos: given without new k and v, which it rotates")
     if k is not None and lengths is None:
         raise ValueError("cache_seqlens: missing, expected the lengths behind which the new k and v go")
-    band = causal or tuple(window) != (-1, -1)
+    extras = dict(batch_idx=batch_idx, leftpad=leftpad, page_table=table, cu_seqlens_q=cu_seqlens_q)
+    call.update(causal=causal, window=window, longest=longest)
     with torch.no_grad():
+        if k is None:
+            try:
+                o, lse = run(q, *caches, seqused_k=lengths, **extras, **call)
+            except _NAMED_ERRORS as error:
+                raise renamed(error, {**_NAMES, **_CACHE_NAMES, "page_table": table_name}) from None
+            return o, lse, lengths
         # The library appends on the CPU; elsewhere, and where torch's dispatcher is needed, torch's operations do.
-        direct = q.is_cpu and not torch.compiler.is_compiling() and _torch.is_direct(q)
-        if k is not None and (cu_seqlens_new is not None or cu_seqlens_q is not None):
+        direct = q.is_cpu and not torch.compiler.is_compiling() and _torch.is_direct(q, k, v, *caches)
+        if cu_seqlens_new is not None or cu_seqlens_q is not None:
             refuse(
-                cu_seqlens_k_new=(
-                    not direct,
-                    "packed rows are appended on the CPU only",
-                ),
+                cu_seqlens_k_new=(not direct, "packed rows are appended on the CPU only"),
                 rotary_seqlens=(cos is not None and before is not None, "given beside packed rows"),
             )
         if cos is not None and (before is not None or not direct):
+            band = causal or tuple(window) != (-1, -1)
             q, k = _rotate_both(q, k, cos, sin, interleaved, lengths if before is None else before, band)
             cos = sin = None
-        if k is not None and direct:
+        if not direct:
+            lengths, undo = append(caches, (k, v), lengths, batch_idx, table)
+            if torch.compiler.is_compiling():
+                o, lse = run(q, *caches, seqused_k=lengths, **extras, **call)
+                return o, lse, lengths
+            try:
+                o, lse = run(q, *caches, seqused_k=lengths, **extras, **call)
+            except Exception as error:
+                undo()
+                if isinstance(error, _NAMED_ERRORS):
+                    raise renamed(error, {**_NAMES, **_CACHE_NAMES, "page_table": table_name}) from None
+                raise
+            return o, lse, lengths
+        try:
             tables = (cos, sin, interleaved)
-            packed = (cu_seqlens_q, cu_seqlens_new, longest[0])
-            q, lengths = _append_direct(q, caches, (k, v), tables, lengths, batch_idx, table, band, packed)
-        elif k is not None:
-            lengths = append(caches, (k, v), lengths, batch_idx, table)
-        extras = dict(batch_idx=batch_idx, leftpad=leftpad, page_table=table, cu_seqlens_q=cu_seqlens_q)
-        o, lse = run(q, *caches, causal=causal, window=window, seqused_k=lengths, longest=longest, **extras, **call)
-    return o, lse, lengths
+            args, _alive = _describe_new(q, caches, (k, v), tables, lengths, cu_seqlens_q, cu_seqlens_new)
+        except _NAMED_ERRORS as error:
+            raise renamed(error, {**_NAMES, "page_table": table_name}) from None
+        try:
+            o, lse = run(q, *caches, seqused_k=lengths, append=args, **extras, **call)
+        except _NAMED_ERRORS as error:
+            raise renamed(error, {**_NAMES, **_CACHE_NAMES, "page_table": table_name}) from None
+    return o, lse, lengths + (k.shape[1] if cu_seqlens_new is None else cu_seqlens_new.diff())

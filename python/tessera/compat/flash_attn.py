@@ -289,6 +289,7 @@ def flash_attn_with_kvcache(
         block_table,
         causal,
         window_size,
+        table_name="block_table",
         scale=softmax_scale,
         softcap=softcap,
         want_lse=return_softmax_lse,
