@@ -1,233 +1,251 @@
-// Host side of cuda.textbook: cuBLAS loaded at run time, one handle a device, two batched products around the softmax.
+// Runs of cuda.textbook: the order of products and kernels, and where their operands lie.
 #include "cuda_textbook.hpp"
 
-#include <cublas_v2.h>
-#include <dlfcn.h>
-
-#include <array>
-#include <mutex>
-
+#include "cuda_blas.hpp"
 #include "status.hpp"
 
 namespace tessera::baselines {
 namespace {
 
+using core::Operand;
 using core::Problem;
 
-constexpr const char* kLibrary = "libcublas.so.13";
-constexpr int kMaxDevices = 64;
-
-// cublasGemmStridedBatchedEx, which the header overloads.
-using Gemm = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
-                                const void*, cudaDataType, int, long long, const void*, cudaDataType, int, long long,
-                                const void*, void*, cudaDataType, int, long long, int, cublasComputeType_t,
-                                cublasGemmAlgo_t);
-
-struct Cublas {
-  decltype(&cublasCreate_v2) create = nullptr;
-  decltype(&cublasSetStream_v2) set_stream = nullptr;
-  Gemm gemm = nullptr;
-  std::array<cublasHandle_t, kMaxDevices> handles{};
-  std::mutex mutex;
-};
-
-// Null where the library or a symbol is missing.
-Cublas* cublas() {
-  static Cublas* const loaded = []() -> Cublas* {
-    void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return nullptr;
-    static Cublas functions;
-    functions.create = reinterpret_cast<decltype(&cublasCreate_v2)>(dlsym(library, "cublasCreate_v2"));
-    functions.set_stream = reinterpret_cast<decltype(&cublasSetStream_v2)>(dlsym(library, "cublasSetStream_v2"));
-    functions.gemm = reinterpret_cast<Gemm>(dlsym(library, "cublasGemmStridedBatchedEx"));
-    return functions.create != nullptr && functions.set_stream != nullptr && functions.gemm != nullptr ? &functions
-                                                                                                       : nullptr;
-  }();
-  return loaded;
-}
-
-int64_t pairs(const Problem& p) { return p.batch * p.heads_q * p.seqlen_q * p.seqlen_k; }
-int64_t align_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-// Row-major operands as the columns of cuBLAS: C^T = A^T B^T, so the right factor comes first.
-struct Product {
-  const void *first, *second;
-  void* out;
-  int64_t first_stride, second_stride, out_stride;  // between the products of a batch
-  int m, n, k, first_ld, second_ld, out_ld, count;
-  cublasOperation_t first_op;
-  cudaDataType input, output;
-};
-
-int multiply(Cublas& blas, cublasHandle_t handle, const Product& p, tessera_status* status) {
-  const float one = 1.0f, zero = 0.0f;
-  const cublasStatus_t code =
-      blas.gemm(handle, p.first_op, CUBLAS_OP_N, p.m, p.n, p.k, &one, p.first, p.input, p.first_ld, p.first_stride,
-                p.second, p.input, p.second_ld, p.second_stride, &zero, p.out, p.output, p.out_ld, p.out_stride,
-                p.count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  if (code == CUBLAS_STATUS_SUCCESS) return TESSERA_OK;
-  return core::fail(status, TESSERA_DEVICE_ERROR, "cuda.textbook: cublasGemmStridedBatchedEx returned %d",
-                    static_cast<int>(code));
-}
-
-const std::byte* at(const void* base, int64_t elements) { return static_cast<const std::byte*>(base) + 2 * elements; }
-
-// The stride of a single row is never used, but cuBLAS wants one that holds the row.
-int leading(const core::Operand& operand, int32_t dim) {
-  return operand.row_stride > dim ? static_cast<int>(operand.row_stride) : dim;
-}
+int64_t rows_of(const Problem& p) { return p.batch * p.heads_q * p.seqlen_q; }
 
 // The products of one batch row and key/value head (group 1: of all heads at once).
 struct Slice {
-  int64_t batch, head_kv;
-  int count;
+  int64_t batch, head_kv, head, count;
 };
 
-int multiply_scores(Cublas& blas, cublasHandle_t handle, const Problem& p, const core::RunContext& c, const Slice& s) {
-  const cudaDataType type = p.q.dtype == TESSERA_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-  const int64_t head = s.head_kv * p.group, matrix = p.seqlen_q * p.seqlen_k;
-  const Product product{at(c.tensors->k, s.batch * p.k.batch_stride + s.head_kv * p.k.head_stride),
-                        at(c.tensors->q, s.batch * p.q.batch_stride + head * p.q.head_stride),
-                        reinterpret_cast<float*>(c.workspace) + (s.batch * p.heads_q + head) * matrix,
-                        p.group == 1 ? p.k.head_stride : 0,
-                        p.q.head_stride,
-                        matrix,
-                        static_cast<int>(p.seqlen_k),
-                        static_cast<int>(p.seqlen_q),
-                        p.head_dim_qk,
-                        leading(p.k, p.head_dim_qk),
-                        leading(p.q, p.head_dim_qk),
-                        static_cast<int>(p.seqlen_k),
-                        s.count,
-                        CUBLAS_OP_T,
-                        type,
-                        CUDA_R_32F};
-  return multiply(blas, handle, product, c.status);
-}
+// One run: the products and kernels of a pass in order on a stream. Members return a status code.
+class Run {
+ public:
+  Run(const Problem& problem, const core::RunContext& context)
+      : p_(problem),
+        t_(*context.tensors),
+        workspace_(context.workspace),
+        at_(lay_out_textbook(problem)),
+        stream_(static_cast<cudaStream_t>(context.cuda_stream)),
+        status_(context.status),
+        blas_(problem.device, stream_) {}
 
-int multiply_values(Cublas& blas, cublasHandle_t handle, const Problem& p, const core::RunContext& c, const Slice& s) {
-  const cudaDataType type = p.q.dtype == TESSERA_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-  const int64_t head = s.head_kv * p.group, matrix = p.seqlen_q * p.seqlen_k;
-  const int64_t o_offset = s.batch * p.o.batch_stride + head * p.o.head_stride;
-  const bool wide = p.o.dtype == TESSERA_F32;
-  const Product product{at(c.tensors->v, s.batch * p.v.batch_stride + s.head_kv * p.v.head_stride),
-                        at(c.workspace + align_256(4 * pairs(p)), (s.batch * p.heads_q + head) * matrix),
-                        static_cast<std::byte*>(c.tensors->o) + (wide ? 4 : 2) * o_offset,
-                        p.group == 1 ? p.v.head_stride : 0,
-                        matrix,
-                        p.o.head_stride,
-                        p.head_dim_v,
-                        static_cast<int>(p.seqlen_q),
-                        static_cast<int>(p.seqlen_k),
-                        leading(p.v, p.head_dim_v),
-                        static_cast<int>(p.seqlen_k),
-                        leading(p.o, p.head_dim_v),
-                        s.count,
-                        CUBLAS_OP_N,
-                        type,
-                        wide ? CUDA_R_32F : type};
-  return multiply(blas, handle, product, c.status);
-}
-
-template <class Multiply>
-int for_slices(const Problem& p, Multiply&& multiply_slice) {
-  const int64_t slices = p.group == 1 ? 1 : p.heads_kv;
-  for (int64_t batch = 0; batch < p.batch; ++batch) {
-    for (int64_t head_kv = 0; head_kv < slices; ++head_kv) {
-      if (const int code = multiply_slice(Slice{batch, head_kv, p.group == 1 ? p.heads_q : p.group})) return code;
-    }
+  int forward(bool with_lse) const {
+    ScoreParams scores = score_params();
+    scores.lse = with_lse ? static_cast<float*>(t_.lse) : nullptr;
+    int code = multiply_scores();
+    if (code == TESSERA_OK) code = check(launch_softmax(scores, stream_));
+    return code == TESSERA_OK ? multiply_values() : code;
   }
-  return TESSERA_OK;
-}
 
-SoftmaxParams softmax_params(const Problem& p, const core::RunContext& c) {
-  SoftmaxParams out{};
-  out.scores = reinterpret_cast<const float*>(c.workspace);
-  out.probs = c.workspace + align_256(4 * pairs(p));
-  out.lse = p.has(TESSERA_FLAG_LSE) ? static_cast<float*>(c.tensors->lse) : nullptr;
-  out.alibi_slopes = p.has(TESSERA_FLAG_ALIBI) ? c.tensors->alibi_slopes : nullptr;
-  out.sinks = p.has(TESSERA_FLAG_SINKS) ? c.tensors->sinks : nullptr;
-  out.rows = p.batch * p.heads_q * p.seqlen_q;
-  out.seqlen_q = p.seqlen_q;
-  out.seqlen_k = p.seqlen_k;
-  out.alibi_stride = p.alibi_stride;
-  out.left = p.left;
-  out.right = p.right;
-  out.heads_q = p.heads_q;
-  out.scale = static_cast<float>(p.scale);
-  out.softcap = static_cast<float>(p.softcap);
-  out.top_left = p.top_left;
-  out.bf16 = p.q.dtype == TESSERA_BF16;
-  return out;
-}
+  // P from the given lse, so that a lse merged over several calls gives their common gradient.
+  int recompute_probs() const {
+    if (const int code = multiply_scores()) return code;
+    return check(launch_probs(score_params(), stream_));
+  }
+
+  // With P in the workspace, and S under a softcap.
+  int backward() const {
+    const float* delta = float_at(at_.delta);
+    const ScoreParams scores = score_params();
+    if (const int code = check(launch_delta(delta_params(), stream_))) return code;
+    if (p_.has(TESSERA_FLAG_D_SINKS)) {
+      if (const int code = check(launch_d_sinks(scores, delta, p_.batch, t_.d_sinks, stream_))) return code;
+    }
+    if (const int code = multiply_keys(p_.d_o, t_.d_o, p_.dv, t_.dv, at_.dv, p_.head_dim_v, 1.0f)) return code;
+    if (const int code = multiply_d_probs()) return code;
+    if (const int code = check(launch_d_scores(scores, float_at(at_.d_probs), delta, stream_))) return code;
+    if (const int code = multiply_d_queries()) return code;
+    return multiply_keys(p_.q, t_.q, p_.dk, t_.dk, at_.dk, p_.head_dim_qk, static_cast<float>(p_.scale));
+  }
+
+ private:
+  int check(cudaError_t error) const {
+    if (error == cudaSuccess) return TESSERA_OK;
+    return core::fail(status_, TESSERA_DEVICE_ERROR, "cuda.textbook: %s", cudaGetErrorString(error));
+  }
+  float* float_at(int64_t offset) const { return reinterpret_cast<float*>(workspace_ + offset); }
+
+  Factor queries(const Operand& x, const void* data, const Slice& s) const {
+    const int64_t first = s.batch * x.batch_stride + s.head * x.head_stride;
+    return {static_cast<const std::byte*>(data) + 2 * first, x.head_stride, x.row_stride, false};
+  }
+  Factor keys(const Operand& x, const void* data, const Slice& s, bool transposed) const {
+    const int64_t first = s.batch * x.batch_stride + s.head_kv * x.head_stride;
+    return {static_cast<const std::byte*>(data) + 2 * first, p_.group == 1 ? x.head_stride : 0, x.row_stride,
+            transposed};
+  }
+  int64_t matrix(const Slice& s) const { return (s.batch * p_.heads_q + s.head) * p_.seqlen_q * p_.seqlen_k; }
+  Factor probs(const Slice& s, bool transposed) const {
+    return {workspace_ + at_.probs + 2 * matrix(s), p_.seqlen_q * p_.seqlen_k, p_.seqlen_k, transposed};
+  }
+  Result float_matrix(int64_t offset, const Slice& s) const {
+    return {float_at(offset) + matrix(s), p_.seqlen_q * p_.seqlen_k, p_.seqlen_k, TESSERA_F32};
+  }
+  Result result(const Operand& x, void* data, const Slice& s) const {
+    const int64_t first = s.batch * x.batch_stride + s.head * x.head_stride, width = x.dtype == TESSERA_F32 ? 4 : 2;
+    return {static_cast<std::byte*>(data) + width * first, x.head_stride, x.row_stride, x.dtype};
+  }
+
+  template <class Make>
+  int for_slices(Make make) const {
+    const int64_t slices = p_.group == 1 ? 1 : p_.heads_kv;
+    for (int64_t batch = 0; batch < p_.batch; ++batch) {
+      for (int64_t head_kv = 0; head_kv < slices; ++head_kv) {
+        const Slice slice{batch, head_kv, head_kv * p_.group, p_.group == 1 ? p_.heads_q : p_.group};
+        if (const int code = blas_.multiply(make(slice), status_)) return code;
+      }
+    }
+    return TESSERA_OK;
+  }
+
+  // S = q k^T
+  int multiply_scores() const {
+    return for_slices([&](const Slice& s) {
+      return Product{queries(p_.q, t_.q, s),
+                     keys(p_.k, t_.k, s, true),
+                     float_matrix(at_.scores, s),
+                     p_.seqlen_q,
+                     p_.seqlen_k,
+                     p_.head_dim_qk,
+                     s.count,
+                     p_.q.dtype};
+    });
+  }
+  // o = P v
+  int multiply_values() const {
+    return for_slices([&](const Slice& s) {
+      return Product{probs(s, false),
+                     keys(p_.v, t_.v, s, false),
+                     result(p_.o, t_.o, s),
+                     p_.seqlen_q,
+                     int64_t{p_.head_dim_v},
+                     p_.seqlen_k,
+                     s.count,
+                     p_.q.dtype};
+    });
+  }
+  // dP = d_o v^T
+  int multiply_d_probs() const {
+    return for_slices([&](const Slice& s) {
+      return Product{queries(p_.d_o, t_.d_o, s),
+                     keys(p_.v, t_.v, s, true),
+                     float_matrix(at_.d_probs, s),
+                     p_.seqlen_q,
+                     p_.seqlen_k,
+                     p_.head_dim_v,
+                     s.count,
+                     p_.q.dtype};
+    });
+  }
+  // dq = scale dS k
+  int multiply_d_queries() const {
+    return for_slices([&](const Slice& s) {
+      return Product{probs(s, false),
+                     keys(p_.k, t_.k, s, false),
+                     result(p_.dq, t_.dq, s),
+                     p_.seqlen_q,
+                     p_.head_dim_qk,
+                     p_.seqlen_k,
+                     s.count,
+                     p_.q.dtype,
+                     static_cast<float>(p_.scale)};
+    });
+  }
+  // dv = P^T d_o or dk = scale dS^T q: into `out` where every head has keys of its own, else as float32 sums of a head
+  // each at `sums`, then their sum over the group.
+  int multiply_keys(const Operand& x, const void* data, const Operand& out, void* out_data, int64_t sums, int32_t dim,
+                    float scale) const {
+    const int64_t head = p_.seqlen_k * dim;
+    for (int64_t batch = 0; batch < p_.batch; ++batch) {
+      const Slice all{batch, 0, 0, p_.heads_q};
+      const Result target = p_.group == 1 ? result(out, out_data, all)
+                                          : Result{float_at(sums) + batch * p_.heads_q * head, head, dim, TESSERA_F32};
+      const Product product{
+          probs(all, true), queries(x, data, all), target, p_.seqlen_k, dim, p_.seqlen_q, all.count, p_.q.dtype, scale};
+      if (const int code = blas_.multiply(product, status_)) return code;
+    }
+    if (p_.group == 1) return TESSERA_OK;
+    GroupSumParams params{};
+    params.sums = float_at(sums);
+    params.out = out_data;
+    params.batch = p_.batch;
+    params.keys = p_.seqlen_k;
+    params.stride[0] = out.batch_stride;
+    params.stride[1] = out.head_stride;
+    params.stride[2] = out.row_stride;
+    params.heads_kv = p_.heads_kv;
+    params.group = p_.group;
+    params.dim = dim;
+    params.out_is_float = out.dtype == TESSERA_F32;
+    params.bf16 = out.dtype == TESSERA_BF16;
+    return check(launch_group_sum(params, stream_));
+  }
+
+  ScoreParams score_params() const {
+    ScoreParams out{};
+    out.scores = float_at(at_.scores);
+    out.probs = workspace_ + at_.probs;
+    out.lse = static_cast<float*>(t_.lse);
+    out.alibi_slopes = p_.has(TESSERA_FLAG_ALIBI) ? t_.alibi_slopes : nullptr;
+    out.sinks = p_.has(TESSERA_FLAG_SINKS) ? t_.sinks : nullptr;
+    out.rows = rows_of(p_);
+    out.seqlen_q = p_.seqlen_q;
+    out.seqlen_k = p_.seqlen_k;
+    out.alibi_stride = p_.alibi_stride;
+    out.left = p_.left;
+    out.right = p_.right;
+    out.heads_q = p_.heads_q;
+    out.scale = static_cast<float>(p_.scale);
+    out.softcap = static_cast<float>(p_.softcap);
+    out.top_left = p_.top_left;
+    out.bf16 = p_.q.dtype == TESSERA_BF16;
+    return out;
+  }
+
+  DeltaParams delta_params() const {
+    DeltaParams out{};
+    out.o = t_.o;
+    out.d_o = t_.d_o;
+    out.d_lse = p_.has(TESSERA_FLAG_D_LSE) ? static_cast<const float*>(t_.d_lse) : nullptr;
+    out.delta = float_at(at_.delta);
+    out.rows = rows_of(p_);
+    out.seqlen_q = p_.seqlen_q;
+    const auto copy = [](const Operand& x, int64_t* stride) {
+      stride[0] = x.batch_stride;
+      stride[1] = x.head_stride;
+      stride[2] = x.row_stride;
+    };
+    copy(p_.o, out.o_stride);
+    copy(p_.d_o, out.d_o_stride);
+    out.heads_q = p_.heads_q;
+    out.dim = p_.head_dim_v;
+    out.o_is_float = p_.o.dtype == TESSERA_F32;
+    out.bf16 = p_.q.dtype == TESSERA_BF16;
+    return out;
+  }
+
+  const Problem& p_;
+  const tessera_tensors& t_;
+  std::byte* workspace_;
+  const TextbookWorkspace at_;
+  cudaStream_t stream_;
+  tessera_status* status_;
+  const CublasRun blas_;
+};
 
 }  // namespace
 
-core::Refusal refuse_cuda_textbook(const Problem& p, const core::DeviceInfo& device) {
-  if (device.is_cpu) return {"runs on CUDA devices only"};
-  if (cublas() == nullptr) return {"needs libcublas.so.13, which could not be loaded"};
-  if (p.pass != TESSERA_FORWARD) return {"computes the forward pass only"};
-  if (p.q.dtype != TESSERA_F16 && p.q.dtype != TESSERA_BF16) return {"takes f16 and bf16", "q.dtype", p.q.dtype};
-  if (p.k.dtype != p.q.dtype || p.v.dtype != p.q.dtype) return {"takes k and v of q's dtype", "k.dtype", p.k.dtype};
-  if (p.o.dtype != p.q.dtype && p.o.dtype != TESSERA_F32) return {"writes o in q's dtype or f32", "o.dtype", p.o.dtype};
-  if (p.layout_q != TESSERA_DENSE || p.layout_kv != TESSERA_DENSE)
-    return {"takes dense layouts only", "layout_kv", p.layout_kv};
-  constexpr uint64_t kTaken = TESSERA_FLAG_LSE | TESSERA_FLAG_ALIBI | TESSERA_FLAG_SINKS | TESSERA_FLAG_DETERMINISTIC |
-                              TESSERA_FLAG_BATCH_INVARIANT;
-  if ((p.flags & ~kTaken) != 0) return {"takes neither used lengths, cache rows, left padding nor bias"};
-  if (p.batch < 1 || p.seqlen_q < 1 || p.seqlen_k < 1) return {"takes at least one query and one key"};
-  if (p.num_splits > 1) return {"does not split keys", "num_splits", p.num_splits};
-  constexpr int64_t kMostInt = 0x7fffffff;
-  for (const int64_t number :
-       {p.seqlen_q, p.seqlen_k, p.q.row_stride, p.k.row_stride, p.v.row_stride, p.o.row_stride}) {
-    if (number > kMostInt) return {"takes lengths and row strides below 2^31", "number", number};
-  }
-  return {};
-}
-
-core::Launch configure_cuda_textbook(const Problem& p, const core::DeviceInfo& device) {
-  core::Launch launch;
-  launch.workspace_bytes = align_256(4 * pairs(p)) + align_256(2 * pairs(p));
-  launch.schedule = "S and P in device memory";
-  launch.instructions = "cuBLAS";
-  // S written once and read three times in 4 bytes, P written and read once in 2.
-  launch.seconds = device.bandwidth > 0 ? 20.0 * static_cast<double>(pairs(p)) / device.bandwidth : 0;
-  return launch;
-}
-
-int prepare_cuda_textbook(const core::Plan& plan, tessera_status* status) {
-  Cublas& blas = *cublas();
-  const int device = plan.problem.device;
-  if (device >= kMaxDevices)
-    return core::fail(status, TESSERA_UNSUPPORTED, "device is %d; expected below %d", device, kMaxDevices);
-  const std::lock_guard<std::mutex> lock(blas.mutex);
-  cublasHandle_t& handle = blas.handles[static_cast<size_t>(device)];
-  int previous = 0;
-  if (handle != nullptr) return TESSERA_OK;
-  if (cudaGetDevice(&previous) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) {
-    return core::fail(status, TESSERA_DEVICE_ERROR, "cuda.textbook: device %d cannot be made current", device);
-  }
-  const cublasStatus_t code = blas.create(&handle);
-  cudaSetDevice(previous);
-  if (code == CUBLAS_STATUS_SUCCESS) return TESSERA_OK;
-  handle = nullptr;
-  return core::fail(status, TESSERA_DEVICE_ERROR, "cuda.textbook: cublasCreate returned %d", static_cast<int>(code));
-}
-
 int run_cuda_textbook(const core::Plan& plan, const core::RunContext& context) {
-  const Problem& p = plan.problem;
-  Cublas& blas = *cublas();
-  const std::lock_guard<std::mutex> lock(blas.mutex);
-  const auto stream = static_cast<cudaStream_t>(context.cuda_stream);
-  cublasHandle_t handle = blas.handles[static_cast<size_t>(p.device)];
-  blas.set_stream(handle, stream);
-  const auto scores = [&](const Slice& slice) { return multiply_scores(blas, handle, p, context, slice); };
-  const auto values = [&](const Slice& slice) { return multiply_values(blas, handle, p, context, slice); };
-  if (const int code = for_slices(p, scores)) return code;
-  if (const cudaError_t error = launch_softmax(softmax_params(p, context), stream)) {
-    return core::fail(context.status, TESSERA_DEVICE_ERROR, "cuda.textbook: %s", cudaGetErrorString(error));
-  }
-  return for_slices(p, values);
+  const Run run(plan.problem, context);
+  if (plan.problem.pass == TESSERA_FORWARD) return run.forward(plan.problem.has(TESSERA_FLAG_LSE));
+  const int code = run.recompute_probs();
+  return code == TESSERA_OK ? run.backward() : code;
+}
+
+int run_textbook_step(const core::Plan& plan, const core::RunContext& context) {
+  const Run run(plan.problem, context);
+  const int code = run.forward(true);
+  return code == TESSERA_OK ? run.backward() : code;
 }
 
 }  // namespace tessera::baselines

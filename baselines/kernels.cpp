@@ -44,7 +44,7 @@ constexpr core::KernelEntry kKernels[] = {
     {"cpu.reference", refuse_reference, configure_reference, run_reference, true},
     {"cpu.textbook", refuse_textbook, configure_textbook, run_textbook, true},
 #if TESSERA_HAS_CUDA
-    {"cuda.textbook", refuse_cuda_textbook, configure_cuda_textbook, run_cuda_textbook, true, prepare_cuda_textbook},
+    kCudaTextbook,
 #endif
 };
 

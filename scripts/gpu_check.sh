@@ -6,7 +6,8 @@
 # installed.
 # Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
-# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16) and "gradients" (its grid backward)
+# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward) and
+# "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -102,6 +103,23 @@ fi
 if [[ $parts == *special* ]]; then bench special 120 --suite special; fi
 if [[ $parts == *gradients* ]]; then
   bench backward 240 --suite backward --seconds 0.3 --kernel 'cuda.sm90.backward' --kernel 'cuda.sm80.backward'
+fi
+# dram PROBLEM STEP: bytes of device memory that one step moves, as ncu counts them, or why it does not.
+dram() {
+  local problem=$1 step=$2 csv=$output/dram-$2.csv
+  # Kernels follow one another as they do in a run, so caches stay as the one before leaves them.
+  timeout -s KILL 40 ncu --profile-from-start off --cache-control none --clock-control none --csv --page raw \
+    --print-units base --metrics dram__bytes_read.sum,dram__bytes_write.sum \
+    python3 -m tessera._bench_recompute "$problem" "$step" >"$csv" 2>"$output/dram-$step.err"
+  python3 -m tessera._bench_recompute --dram "$csv" "$step" || tail -n 3 "$output/dram-$step.err" "$csv"
+}
+if [[ $parts == *recompute* ]]; then
+  bench recompute 90 --suite recompute --seconds 0.4
+  if command -v ncu >/dev/null; then
+    for step in textbook recompute; do dram 'bwd bf16 b4 hq16 sq4096 d128 cuda' "$step"; done
+  else
+    echo 'bytes of device memory: not counted, ncu is not installed'
+  fi
 fi
 if [[ $parts == *f16* ]]; then bench forward-f16 120 --suite forward --dtype f16 --seconds 0.4; fi
 

@@ -175,6 +175,7 @@ TEST(GpuSanitizer, SmallBackwardCases) {
         "bwd bf16 b1 hq2 sq66 sk130 d64 softcap=9"}) {
     SCOPED_TRACE(text);
     for (const std::string& row : gpu_rows()) {
+      if (row == "cuda.textbook") continue;  // cuBLAS is not ours to check
       SCOPED_TRACE(row);
       GpuCase gpu(std::string(text) + " cuda");
       gpu.poison_workspace = false;

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "baselines/kernels.hpp"
 #include "cuda/device.hpp"
 
 namespace tessera::tests {
@@ -23,7 +22,7 @@ GpuCase::GpuCase(baselines::OperandSet operands, int32_t device) : set(std::move
 
 int GpuCase::run(const std::string& kernel, tessera_status* status) {
   std::snprintf(set.problem.kernel, sizeof set.problem.kernel, "%s", kernel.c_str());
-  if (const int code = core::make_plan(set.problem, baselines::kernels(), &plan, status)) return code;
+  if (const int code = core::make_plan(set.problem, baseline_rows, &plan, status)) return code;
   set.poison_outputs();
   mirror.upload();
   const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "baselines/device_memory.hpp"
+#include "baselines/kernels.hpp"
 #include "judged_run.hpp"
 #include "support.hpp"
 #include "tessera/tessera.h"
@@ -29,6 +30,7 @@ struct GpuCase {
   Mirror mirror;
   core::Plan plan{};
   cudaStream_t stream = nullptr;
+  core::KernelList baseline_rows = baselines::kernels();  // beside the library's
   bool poison_workspace = true;  // false: left as it was allocated, for a checker of uninitialised reads
 };
 

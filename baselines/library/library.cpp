@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <new>
 
+#include "baselines/cuda_textbook.hpp"
 #include "baselines/kernels.hpp"
 #include "status.hpp"
 #include "tessera/tessera.h"
@@ -30,14 +32,19 @@ int guarded(tessera_status* status, Body body) {
 
 }  // namespace
 
-// As tessera_plan_create, with the baselines among the rows that problem->kernel may name ("cuda.textbook").
+// As tessera_plan_create, with the baselines among the rows that problem->kernel may name ("cuda.textbook"), and beside
+// them "cuda.textbook.step", whose runs write o and lse too.
 // *plan: to be destroyed by tessera_baseline_destroy, NULL on failure. *workspace: bytes that a run needs.
 BASELINE_API int tessera_baseline_create(const tessera_problem* problem, void** plan, size_t* workspace,
                                          tessera_status* status) {
   *plan = nullptr;
   return guarded(status, [&] {
     Plan made{};
-    const int code = tessera::core::make_plan(*problem, tessera::baselines::kernels(), &made, status);
+    const auto& step = tessera::baselines::kTextbookStep;
+    const bool wants_step = std::strncmp(problem->kernel, step.name, sizeof problem->kernel) == 0;
+    const tessera::core::KernelList rows =
+        wants_step ? tessera::core::KernelList(&step, 1) : tessera::baselines::kernels();
+    const int code = tessera::core::make_plan(*problem, rows, &made, status);
     if (code != TESSERA_OK) return code;
     *workspace = static_cast<size_t>(made.launch.workspace_bytes);
     *plan = new Plan(made);

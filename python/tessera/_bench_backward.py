@@ -13,7 +13,7 @@ import torch
 
 from . import Problem, _c
 from . import _bench_peers as peers
-from ._bench_case import Case, Runner, tensors_of
+from ._bench_case import Case, Runner, Textbook, tensors_of
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -30,7 +30,7 @@ class BackwardCase(Case):
         forward = Runner(Case(" ".join(["fwd", *words])))
         forward.tensors = tensors_of(self, forward.out, forward.lse)  # this case's q, k and v
         forward()
-        self.o, self.lse = forward.out, forward.lse
+        self.forward, self.o, self.lse = forward, forward.out, forward.lse
 
     def flops(self) -> int:
         return super().flops() * 5 // 2
@@ -74,14 +74,27 @@ class BackwardCase(Case):
         return max(errors)
 
 
+def bind_gradients(case: Any, o: torch.Tensor, lse: torch.Tensor) -> tuple[Gradients, _c.Tensors]:
+    """Gradients to write, full of NaN, and the operands of a backward run with this o and lse."""
+    gradients = tuple(torch.full_like(x, float("nan")) for x in (case.q, case.k, case.v))
+    named = dict(zip(("dq", "dk", "dv"), gradients))
+    return gradients, tensors_of(case, o, lse, d_o=case.d_o, **named)  # type: ignore[return-value]
+
+
 class BackwardRunner(Runner):
     """tessera_plan_run of the backward plan."""
 
     def bind(self) -> tuple[Gradients, _c.Tensors]:
         case: Any = self.case
-        gradients = tuple(torch.full_like(x, float("nan")) for x in (case.q, case.k, case.v))
-        named = dict(zip(("dq", "dk", "dv"), gradients))
-        return gradients, tensors_of(case, case.o, case.lse, d_o=case.d_o, **named)  # type: ignore[return-value]
+        return bind_gradients(case, case.o, case.lse)
+
+
+class BackwardTextbook(Textbook):
+    """cuda.textbook's backward pass: P from q, k and lse, then the four products of the gradients."""
+
+    def bind(self) -> tuple[Gradients, _c.Tensors]:
+        case: Any = self.case
+        return bind_gradients(case, case.o, case.lse)
 
 
 Call = Callable[[], Gradients]

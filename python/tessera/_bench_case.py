@@ -215,12 +215,13 @@ class Baselines:
 class Textbook:
     """cuda.textbook on a case, with outputs and a workspace of its own. RuntimeError where it refuses."""
 
+    kernel = "cuda.textbook"
+
     def __init__(self, baselines: Baselines, case: Case):
         self.lib, self.case, self.status = baselines.lib, case, _c.Status()
-        self.o, self.lse = case.outputs()
         self.handle, size = ctypes.c_void_p(), ctypes.c_size_t()
         problem = Problem.from_buffer_copy(case.problem)
-        problem.kernel = b"cuda.textbook"
+        problem.kernel = self.kernel
         self.check(
             self.lib.tessera_baseline_create(
                 ctypes.byref(problem), ctypes.byref(self.handle), ctypes.byref(size), ctypes.byref(self.status)
@@ -228,8 +229,13 @@ class Textbook:
         )
         self.workspace_bytes = size.value
         self.workspace = workspace_of(case, size.value)
-        self.tensors = tensors_of(case, self.o, self.lse)
+        self.out, self.tensors = self.bind()
         self.exec = _c.Exec(ctypes.sizeof(_c.Exec), None, None)
+
+    def bind(self) -> tuple[Any, _c.Tensors]:
+        """What a call writes, and the operands that name it."""
+        o, self.lse = self.case.outputs()
+        return o, tensors_of(self.case, o, self.lse)
 
     def __del__(self) -> None:
         if getattr(self, "handle", None):
@@ -239,11 +245,11 @@ class Textbook:
         if code:
             raise RuntimeError(self.status.message.decode())
 
-    def __call__(self) -> torch.Tensor:
+    def __call__(self) -> Any:
         self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
         workspace = self.workspace.data_ptr() if self.workspace is not None else None
         tensors, options, status = ctypes.byref(self.tensors), ctypes.byref(self.exec), ctypes.byref(self.status)
         self.check(
             self.lib.tessera_baseline_run(self.handle, tensors, workspace, self.workspace_bytes, options, status)
         )
-        return self.o
+        return self.out

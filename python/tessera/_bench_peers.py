@@ -107,12 +107,12 @@ def fa4(case: Case) -> dict[str, Call]:
     return {"": lambda: module.flash_attn_func(case.q, case.k, case.v, **options)[0]}
 
 
-def textbook(case: Case, baselines: Baselines | None) -> dict[str, Call]:
+def textbook(case: Case, baselines: Baselines | None, row: type[Textbook] = Textbook) -> dict[str, Call]:
     if baselines is None:
         raise Refused("libtessera_baselines.so was not loaded")
     if 3 * case.score_bytes() > 2 * LARGEST_SCORES:  # S in 4 bytes, P in 2
         raise Refused("its scores would fill the device")
-    return {"": Textbook(baselines, case)}
+    return {"": row(baselines, case)}
 
 
 _modules: dict[str, Any] = {}

@@ -4,6 +4,7 @@
     python -m tessera.bench --suite forward --out F    16k tokens, hidden 2048, d 64, 128, 256, N 512 to 16384
     python -m tessera.bench --suite special            GQA, packed, window, short work; errors on outliers
     python -m tessera.bench --suite backward           gradients on the forward suite's grid, some with a fixed order
+    python -m tessera.bench --suite recompute          forward and backward, S computed again beside S and P kept
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
     python -m tessera.bench --kernel GLOB              pins our row; again: another row of ours beside it
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
@@ -39,6 +40,7 @@ import torch
 
 from . import _bench_backward as backward
 from . import _bench_peers as peers
+from . import _bench_recompute as recompute
 from . import Problem, version
 from ._bench_case import Baselines, Case, Runner
 from ._bench_report import draw, short_table, summary, table_head, table_line
@@ -83,7 +85,7 @@ def backward_suite(dtype: str) -> list[str]:
     return grid + [text.replace(" cuda", " deterministic cuda") for text in longer]
 
 
-SUITES = {"forward": forward_suite, "special": special_suite, "backward": backward_suite}
+SUITES = {"forward": forward_suite, "special": special_suite, "backward": backward_suite, "recompute": recompute.suite}
 
 
 def chosen(problems: list[str], only: list[str]) -> list[str]:
@@ -170,8 +172,8 @@ def left_out(name: str, reason: str, text: str) -> None:
 
 def variants_of(case: Case, name: str, baselines: Baselines | None) -> dict[str, Callable[[], Any]]:
     if isinstance(case, backward.BackwardCase):
-        if name not in backward.PEERS:
-            raise peers.Refused("computes no gradients")
+        if name == "textbook":
+            return dict(peers.textbook(case, baselines, backward.BackwardTextbook))
         return dict(backward.PEERS[name](case))
     return dict(peers.textbook(case, baselines) if name == "textbook" else peers.PEERS[name](case))
 
@@ -207,6 +209,16 @@ def time_all(candidates: list[Candidate], case: Case, options: argparse.Namespac
     for one in candidates:
         if one.name in peers.MATERIALISE:
             one.sample(flush, SLOW_SAMPLES)
+
+
+def sample_calls(calls: dict[str, Callable[[], Any]], case: Case, options: argparse.Namespace) -> list[Candidate]:
+    """The named calls, timed beside one another."""
+    candidates = [Candidate(name, "", call) for name, call in calls.items()]
+    if not options.eager:
+        for one in candidates:
+            one.capture()
+    time_all(candidates, case, options)
+    return candidates
 
 
 def rms_errors(candidates: list[Candidate], case: Case) -> None:
@@ -377,6 +389,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.draw:
         draw(*options.draw)
         return 0
+    if options.suite == "recompute" and not torch.cuda.is_available():
+        print(recompute.model_table(options.problems))
     if not torch.cuda.is_available():
         print("tessera.bench: torch sees no CUDA device", file=sys.stderr)
         return 3
@@ -387,6 +401,8 @@ def main(arguments: list[str] | None = None) -> int:
     begin = time.perf_counter()
     baselines = Baselines.load()
     results: dict[str, Any] = {**describe(), "rows": []}
+    if options.suite == "recompute":
+        return recompute.main(options, baselines, results, sample_calls)
     print(table_head(options.peers), flush=True)
     for text in options.problems:
         results["rows"].append(measure(text, options, baselines))

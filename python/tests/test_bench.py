@@ -1,6 +1,8 @@
 """The bench's own parts: cells, useful pairs, the float64 judge, the lines of a table."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from tessera import _bench_report as report
 torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
 
 from tessera import _bench_peers as peers  # noqa: E402
+from tessera import _bench_recompute as recompute  # noqa: E402
 from tessera import bench  # noqa: E402
 from tessera._bench_backward import BackwardCase, BackwardRunner, differentiate, is_backward, sdpa  # noqa: E402
 from tessera._bench_case import Case, Runner  # noqa: E402
@@ -96,7 +99,7 @@ def test_outliers_are_of_the_stated_distribution():
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_suites_are_problems_of_the_library(dtype):
-    for suite, count in (("forward", 36), ("special", 29), ("backward", 36 + 12)):
+    for suite, count in (("forward", 36), ("special", 29), ("backward", 36 + 12), ("recompute", 8)):
         cells = bench.SUITES[suite](dtype)
         assert len(set(cells)) == len(cells) == count
         for text in cells:
@@ -144,3 +147,73 @@ def test_lines_and_summary_say_what_misses():
     assert "at least 1.05 of the best peer: 1 of 3; not: b1 h16 N16384 d128 causal, b1 h16 N16384 d128 win1024" in text
     assert "estimate within 25 % from N 2048 on: 3 of 3" in text
     assert "window over dense causal N 16384: 0.700 (aim 0.75)" in text
+
+
+@pytest.mark.parametrize("text", CPU_CELLS[:4])
+def test_a_step_is_both_passes(text):
+    case = BackwardCase(f"bwd{text[3:]}")
+    calls, refused = recompute.steps_of(case, [], None)
+    assert "not loaded" in refused["textbook"] and len(calls) == 1
+    for x in (case.o, case.lse):
+        x.fill_(float("nan"))  # what the step's own forward pass writes
+    (step,) = calls.values()
+    assert case.rms_error(step(), case.exact(1)) < 2e-3
+    assert recompute.kept_pairs(case.problem) == brute_force_pairs(Case(text)) // case.problem.batch
+    work = recompute.recompute_work(case.problem)
+    assert work.flops == 2 * case.problem.head_dim_qk * 7 * case.problem.heads_q * brute_force_pairs(Case(text))
+
+
+def test_a_cell_becomes_a_line_and_a_row_of_the_result_file(tmp_path, capsys):
+    def sample(calls, case, options):
+        times = [1e-3, 4e-3, 2e-3]
+        return [SimpleNamespace(name=n, seconds=times, memory=10, out=c(), eager="") for n, c in calls.items()]
+
+    text, out = f"bwd{CPU_CELLS[3][3:]}", tmp_path / "recompute.json"
+    options = SimpleNamespace(problems=[text], kernel=["cpu.*.backward", "cuda.*"], no_errors=False, out=str(out))
+    assert recompute.main(options, None, {"rows": []}, sample) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    ((name, step),) = row["steps"].items()
+    assert step["seconds_median"] == 2e-3 and step["extra_bytes"] == 10 + 2 * 40 * 4 and step["rms_error"] < 2e-3
+    assert row["model"]["textbook"]["flops"] == 2 * 2 * 40 * 40 * 16 * 6
+    assert row["refused"].keys() == {"cuda.*", "textbook"}
+    printed = capsys.readouterr().out
+    assert name in printed and "textbook left out: libtessera_baselines.so" in printed
+
+
+def test_the_model_counts_products_and_every_matrix():
+    p = tessera.Problem("bwd bf16 b2 hq4 hkv2 sq256 sk512 d64 dv32 causal cuda")
+    pairs, rows_q, rows_k = 2 * 4 * 256 * 512, 2 * 4 * 256, 2 * 2 * 512
+    textbook, ours = recompute.textbook_work(p), recompute.recompute_work(p)
+    assert textbook.flops == 2 * pairs * (3 * 64 + 3 * 32)  # masked pairs too
+    assert ours.flops == 2 * 8 * sum(256 + i + 1 for i in range(256)) * (4 * 64 + 3 * 32)
+    # S, dP: 4 + 4 each; P: 2 + 3 * 2; dS: 2 + 2 * 2
+    operands = 2 * (rows_q * (3 * 64 + 5 * 32) + rows_k * (3 * 64 + 3 * 32)) + 12 * rows_q
+    summed = 2 * 4 * 2 * 4 * 512 * (64 + 32)  # float32 of each query head, written and read
+    assert textbook.bytes == 30 * pairs + operands + summed
+    longer = tessera.Problem("bwd bf16 b2 hq4 hkv2 sq512 sk1024 d64 dv32 causal cuda")
+    assert recompute.recompute_work(longer).bytes == 2 * ours.bytes  # O(N), where the textbook's is not
+    assert recompute.textbook_work(longer).bytes > 3 * textbook.bytes
+
+
+def test_the_table_shows_what_was_measured_and_what_was_not():
+    text = "bwd bf16 b4 hq16 sq1024 d64 cuda"
+    table = recompute.model_table([text]).splitlines()[1]
+    assert " 52 60    0.86x" in table and "2.13 0.18   11.99x" in table and " - - " in table
+    step = {"seconds_median": 2e-3, "extra_bytes": 384 << 20, "rms_error": 1e-3}
+    fast = {"seconds_median": 5e-4, "extra_bytes": 3 << 20, "rms_error": 5e-4}
+    row = {"problem": text, "model": recompute.models_of(tessera.Problem(text))}
+    line = recompute.table_line({**row, "steps": {"cuda.ours": fast, "textbook": step}})
+    assert "2.000 0.500    4.00x" in line and "384.0 3.0  128.00x" in line and line.endswith("cuda.ours")
+
+
+def test_bytes_of_a_profilers_file_are_summed():
+    lines = [
+        "==PROF== Connected to process 1",
+        '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"',
+        '"","","byte","byte"',
+        '"0","softmax","1,000","250"',
+        '"1","gemm","2000","50"',
+    ]
+    assert recompute.counted_bytes(lines) == (2, 3000, 300)
+    with pytest.raises(ValueError, match="nothing"):
+        recompute.counted_bytes(["==ERROR== ERR_NVGPUCTRPERM"])
