@@ -1,4 +1,4 @@
-// cuBLAS for cuda.textbook: loaded at run time, one handle a device, products of row-major matrices in batches of heads.
+// cuBLAS for cuda.textbook: loaded at run time, one handle a device. Products of row-major matrices, many at a time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,8 +15,8 @@ bool have_cublas();
 // Makes the device's handle, once. A status code.
 int prepare_cublas(int device, tessera_status* status);
 
-// Row-major matrices, one a product of a batch, of 16-bit elements; a result also in float32. `row_stride` and `stride` (from one product's matrix to the next one's,
-// 0: all share it) in elements.
+// Row-major matrices, one a product of a batch, of 16-bit elements; a result also in float32. `row_stride` and `stride`
+// (from one product's matrix to the next one's, 0: all share it) in elements.
 struct Factor {
   const void* data;
   int64_t stride, row_stride;

@@ -6,10 +6,10 @@ The model. A product of N x N by d is 2 N^2 d FLOPs. The textbook does six of th
 masked or not; recomputation seven (S a second time) on the pairs that the mask keeps. Each kernel reads and writes each
 of its operands once, in device memory: what a kernel reads again comes from a cache.
 
-textbook   a pair of query and key: S and dP written and read in 4 bytes, P written once and read three times, dS written
-           once and read twice in 2: 30 bytes. Then the operands of six products and of delta, in 2 bytes an element.
-recompute  forward q, k, v, o, lse; backward o, d_o, lse, delta and the float32 sums of dq zeroed; then q, k, v, d_o, lse,
-           delta, the sums read and written, dk, dv; then the sums read and dq written. Nothing a pair.
+textbook   a pair of query and key: S and dP written and read in 4 bytes, P written once and read three times, dS
+           written once and read twice in 2: 30 bytes. Then the operands of six products and of delta, in 2 bytes.
+recompute  forward q, k, v, o, lse; backward o, d_o, lse, delta and the float32 sums of dq zeroed; then q, k, v, d_o,
+           lse, delta, the sums read and written, dk, dv; then the sums read and dq written. Nothing a pair.
 
 The step of the textbook is cuda.textbook.step of libtessera_baselines.so: one run, P kept between the passes.
 """
@@ -193,7 +193,7 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
 
 
 def profile(text: str, which: str, kernel: str = "") -> int:
-    """One step of `which` (textbook, recompute) between cudaProfilerStart and -Stop, for ncu --profile-from-start off."""
+    """One step of `which` (textbook, recompute) between cudaProfilerStart and -Stop: ncu --profile-from-start off."""
     if not torch.cuda.is_available():
         print("tessera._bench_recompute: torch sees no CUDA device", file=sys.stderr)
         return 3
