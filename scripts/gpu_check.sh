@@ -6,8 +6,9 @@
 # installed.
 # Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
-# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward) and
-# "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory)
+# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward),
+# "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory), and
+# "decode" (few queries over long caches)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -120,6 +121,9 @@ if [[ $parts == *recompute* ]]; then
   else
     echo 'bytes of device memory: not counted, ncu is not installed'
   fi
+fi
+if [[ $parts == *decode* ]]; then
+  bench decode 120 --suite decode --seconds 0.3 --peers flash,cudnn,fa3 --kernel '' --kernel 'cuda.*.forward'
 fi
 if [[ $parts == *f16* ]]; then bench forward-f16 120 --suite forward --dtype f16 --seconds 0.4; fi
 

@@ -60,7 +60,7 @@ class GpuCli : public ::testing::Test {
 
 TEST_F(GpuCli, ChecksAgainstFloat64) {
   EXPECT_EQ(tessera("check --json 'bf16 b2 hq4 hkv2 sq300 d64 causal cuda'"
-                    " 'f16 b3 hq2 sq40 sk200 d128 paged=16 pages=shuffled lens=longtail splits=3 cuda'"),
+                    " 'f16 b3 hq2 sq70 sk200 d128 paged=16 pages=shuffled lens=longtail splits=3 cuda'"),
             0)
       << content("err");
   const std::vector<Json> rows = lines();

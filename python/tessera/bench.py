@@ -5,6 +5,7 @@
     python -m tessera.bench --suite special            GQA, packed, window, short work; errors on outliers
     python -m tessera.bench --suite backward           gradients on the forward suite's grid, some with a fixed order
     python -m tessera.bench --suite recompute          forward and backward, S computed again beside S and P kept
+    python -m tessera.bench --suite decode             one query over long caches: microseconds, TB/s of K and V
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
     python -m tessera.bench --kernel GLOB              pins our row; again: another row of ours beside it
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
@@ -17,7 +18,8 @@ only figures of one run compare. `textbook` is the baseline cuda.textbook: two c
 S and P in device memory, from libtessera_baselines.so beside the library. What cannot run is named with its reason. The
 result file has the keys of `tessera bench --json`, estimate_seconds of the plan, and rms_error of every candidate
 against float64. Backward problems run without graphs, the forward pass outside of what is timed; their rms_error is
-the largest of dq's, dk's and dv's, each over the RMS of the gradient.
+the largest of dq's, dk's and dv's, each over the RMS of the gradient. Decode problems go over several caches a
+call, 400 MB of K and V in all, so that none is in L2 when it is read; times are of one.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from typing import Any, Callable
 import torch
 
 from . import _bench_backward as backward
+from . import _bench_decode as decode
 from . import _bench_peers as peers
 from . import _bench_recompute as recompute
 from . import Problem, version
@@ -85,7 +88,13 @@ def backward_suite(dtype: str) -> list[str]:
     return grid + [text.replace(" cuda", " deterministic cuda") for text in longer]
 
 
-SUITES = {"forward": forward_suite, "special": special_suite, "backward": backward_suite, "recompute": recompute.suite}
+SUITES = {
+    "forward": forward_suite,
+    "special": special_suite,
+    "backward": backward_suite,
+    "recompute": recompute.suite,
+    "decode": decode.decode_suite,
+}
 
 
 def chosen(problems: list[str], only: list[str]) -> list[str]:
@@ -175,6 +184,8 @@ def variants_of(case: Case, name: str, baselines: Baselines | None) -> dict[str,
         if name == "textbook":
             return dict(peers.textbook(case, baselines, backward.BackwardTextbook))
         return dict(backward.PEERS[name](case))
+    if isinstance(case, decode.DecodeCase):
+        return decode.variants(case, name)
     return dict(peers.textbook(case, baselines) if name == "textbook" else peers.PEERS[name](case))
 
 
@@ -227,12 +238,24 @@ def rms_errors(candidates: list[Candidate], case: Case) -> None:
         one.rms = case.rms_error(one.out, reference)
 
 
+def case_of(text: str) -> Case:
+    if backward.is_backward(text):
+        return backward.BackwardCase(text)
+    return decode.DecodeCase(text) if decode.is_decode(text) else Case(text)
+
+
+def runner_of(case: Case) -> Any:
+    if isinstance(case, backward.BackwardCase):
+        return backward.BackwardRunner
+    return decode.DecodeRunner if isinstance(case, decode.DecodeCase) else Runner
+
+
 def own_candidates(case: Case, kernels: list[str]) -> list[Candidate]:
     """A row of ours for each pin; what refuses is named."""
     own = []
     for kernel in kernels or [""]:
         try:
-            runner = (backward.BackwardRunner if isinstance(case, backward.BackwardCase) else Runner)(case, kernel)
+            runner = runner_of(case)(case, kernel)
             own.append(Candidate(runner.plan.kernel, "", runner))
         except NotImplementedError as error:
             left_out(kernel or "tessera", peers.first_line(error), str(case.problem))
@@ -241,7 +264,7 @@ def own_candidates(case: Case, kernels: list[str]) -> list[Candidate]:
 
 def measure(text: str, options: argparse.Namespace, baselines: Baselines | None) -> dict[str, Any]:
     try:
-        case = backward.BackwardCase(text) if backward.is_backward(text) else Case(text)
+        case = case_of(text)
         own = own_candidates(case, options.kernel)
     except NotImplementedError:  # not even the forward pass whose o and lse a backward pass needs
         own = []
@@ -256,6 +279,9 @@ def measure(text: str, options: argparse.Namespace, baselines: Baselines | None)
     if not options.no_errors:
         rms_errors(candidates, case)
     time_all(candidates, case, options)
+    if isinstance(case, decode.DecodeCase):
+        for one in candidates:
+            one.seconds = [seconds / len(case.caches) for seconds in one.seconds]
     flops, median = case.flops(), {one: statistics.median(one.seconds) for one in candidates}
 
     def figures(one: Candidate) -> dict[str, Any]:
@@ -291,6 +317,8 @@ def measure(text: str, options: argparse.Namespace, baselines: Baselines | None)
         "plan_seconds": runner.plan_seconds,
         "host_seconds": runner.host_seconds(baselines),
         "tile": [explained.get("tile_m"), explained.get("tile_n")],
+        "num_splits": explained.get("num_splits"),
+        **({"kv_bytes": case.cache_bytes()} if isinstance(case, decode.DecodeCase) else {}),
         "peers": {name: figures(one) for name, one in best.items()},
     }
 
@@ -403,17 +431,22 @@ def main(arguments: list[str] | None = None) -> int:
     results: dict[str, Any] = {**describe(), "rows": []}
     if options.suite == "recompute":
         return recompute.main(options, baselines, results, sample_calls)
-    print(table_head(options.peers), flush=True)
+    all_decode = all(map(decode.is_decode, options.problems))
+    bandwidth = results["read_bytes_per_s"] = decode.read_bandwidth() if all_decode else None
+    print(decode.table_head(options.peers, bandwidth) if bandwidth else table_head(options.peers), flush=True)
     for text in options.problems:
         results["rows"].append(measure(text, options, baselines))
-        print(table_line(results["rows"][-1], options.peers), flush=True)
+        row = results["rows"][-1]
+        line = decode.table_line(row, options.peers, bandwidth) if bandwidth else table_line(row, options.peers)
+        print(line, flush=True)
         if options.out:  # after each cell, so that a run cut short leaves what it measured
             Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
     if options.suite == "special" and not options.no_errors:
         results["outlier_rms"] = outlier_errors(options)
     if options.out:
         Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
-    print(summary(results["rows"]))
+    if not bandwidth:
+        print(summary(results["rows"]))
     print(f"{len(results['rows'])} cells in {time.perf_counter() - begin:.0f} s")
     return 0
 

@@ -11,6 +11,7 @@ from tessera import _bench_report as report
 
 torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
 
+from tessera import _bench_decode as decode  # noqa: E402
 from tessera import _bench_peers as peers  # noqa: E402
 from tessera import _bench_recompute as recompute  # noqa: E402
 from tessera import bench  # noqa: E402
@@ -99,11 +100,34 @@ def test_outliers_are_of_the_stated_distribution():
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_suites_are_problems_of_the_library(dtype):
-    for suite, count in (("forward", 36), ("special", 29), ("backward", 36 + 12), ("recompute", 8)):
+    counts = {"forward": 36, "special": 29, "backward": 36 + 12, "recompute": 8, "decode": 17}
+    for suite, count in counts.items():
         cells = bench.SUITES[suite](dtype)
         assert len(set(cells)) == len(cells) == count
         for text in cells:
             assert f" {dtype} " in f" {tessera.Problem(text)} "
+
+
+@pytest.mark.parametrize("words", ["sq1", "sq2 causal", "sq1 paged=16 pages=shuffled", "sq1 kv=int8"])
+def test_a_decode_case_reads_every_cache_once(words):
+    text = f"fwd f16 b2 hq4 hkv2 sk70 d16 {words} cpu"
+    assert decode.is_decode(text)
+    case = decode.DecodeCase(text, cold_bytes=100_000)
+    assert len(case.caches) * case.cache_bytes() >= 100_000
+    assert len({one.k.data_ptr() for one in case.caches}) == len(case.caches)
+    runner = decode.DecodeRunner(case)
+    runner()
+    for one in runner.runners:
+        assert one.case.rms_error(one.out, one.case.exact(4)) < 3e-4
+    assert case.rms_error(torch.zeros_like(case.q), case.exact(4)) > 1e-2
+
+
+def test_a_decode_line_has_the_share_of_the_probe():
+    problem = "fwd bf16 b1 hq32 hkv8 sq1 sk1024 d128 cuda"
+    peer = {"cudnn": {"seconds_median": 8e-6}}
+    figures = {"seconds_median": 7e-6, "kv_bytes": 4 << 20, "num_splits": 16, "peers": peer}
+    line = decode.table_line({"problem": problem, "status": "ran", **figures}, ["cudnn", "flash"], 4.3e12)
+    assert "7.0 / 0.60" in line and "8.0 / 0.52" in line and "0.139" in line and "1.143" in line
 
 
 def test_only_picks_cells_that_have_all_words():

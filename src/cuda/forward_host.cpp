@@ -71,12 +71,13 @@ Extents extents(const Problem& p) {
                      : p.seqlen_k};
 }
 
-Refusal refuse_operands(const Problem& p, int32_t pass) {
-  if (p.pass != pass)
-    return {pass == TESSERA_FORWARD ? "computes the forward pass only" : "computes the backward pass only"};
+Refusal refuse_operands(const Problem& p, int32_t pass, bool bytes) {
+  const bool quantised = bytes && (p.k.dtype == TESSERA_INT8 || p.k.dtype == TESSERA_E4M3);
+  if (p.pass != pass) return {pass == TESSERA_FORWARD ? "forward pass only" : "backward pass only"};
   if (p.q.dtype != TESSERA_F16 && p.q.dtype != TESSERA_BF16) return {"takes f16 and bf16", "q.dtype", p.q.dtype};
-  if (p.k.dtype != p.q.dtype) return {"takes k of q's dtype", "k.dtype", p.k.dtype};
-  if (p.v.dtype != p.q.dtype) return {"takes v of q's dtype", "v.dtype", p.v.dtype};
+  if (p.k.dtype != p.q.dtype && !quantised)
+    return {bytes ? "takes k of q's dtype, int8 or e4m3" : "takes k of q's dtype", "k.dtype", p.k.dtype};
+  if (p.v.dtype != p.k.dtype) return {bytes ? "takes v of k's dtype" : "takes v of q's dtype", "v.dtype", p.v.dtype};
   if (p.o.dtype != p.q.dtype && p.o.dtype != TESSERA_F32) return {"writes o in q's dtype or f32", "o.dtype", p.o.dtype};
   if (p.head_dim_qk > 256 || p.head_dim_qk % 8 != 0)
     return {"takes head_dim_qk 8 to 256 in multiples of 8", "head_dim_qk", p.head_dim_qk};
@@ -112,7 +113,7 @@ Refusal refuse_layout(const Problem& p) {
         {rule.row, operand.row_stride, rule.of_keys ? rows_k : rows_q},
         {rule.head, operand.head_stride, rule.of_keys ? p.heads_kv : p.heads_q},
     };
-    if (const Refusal refusal = refuse_rows(strides, operand.dtype == TESSERA_F32 ? 4 : 8)) return refusal;
+    if (const Refusal refusal = refuse_rows(strides, 16 / core::dtype_bytes(operand.dtype))) return refusal;
   }
   return {};
 }

@@ -16,8 +16,9 @@ inline constexpr int64_t kMaxInt = 0x7fffffff;
 // Plain scores are q k^T times a positive scale that float32 holds without loss of range.
 bool is_plain(const core::Problem& p);
 
-// The other pass than `pass`, and dtypes, head dims and features of q, k, v and o that no CUDA kernel takes.
-core::Refusal refuse_operands(const core::Problem& p, int32_t pass);
+// The other pass than `pass`, and dtypes, head dims and features of q, k, v and o that no CUDA kernel takes. `bytes`:
+// int8 and e4m3 caches are taken.
+core::Refusal refuse_operands(const core::Problem& p, int32_t pass, bool bytes = false);
 // Counts that do not fit the kernels' 32-bit indices, at tile_m query rows a block.
 core::Refusal refuse_sizes(const core::Problem& p, int32_t tile_m);
 // Rows must start at multiples of 16 bytes: every stride that is used, and the addresses; in backward also those of the

@@ -6,7 +6,7 @@
 namespace tessera::cuda {
 
 namespace sm80 {
-extern const core::KernelEntry kForward, kBackward;
+extern const core::KernelEntry kDecode, kForward, kBackward;
 }
 namespace sm90 {
 extern const core::KernelEntry kForward, kBackward;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backward_params.hpp"
+#include "decode_params.hpp"
 #include "forward_params.hpp"
 #include "tessera/tessera.h"
 
@@ -27,6 +28,17 @@ struct BackwardInstance {
   cudaError_t (*launch)(const BackwardParams& params, uint32_t blocks, cudaStream_t stream);
 };
 
+struct DecodeInstance {
+  int32_t head_dim, warps, tile_n, stages, threads, shared_bytes, blocks_per_sm;
+  cudaError_t (*prepare)();  // on the current device
+  cudaError_t (*launch)(const DecodeParams& params, uint32_t blocks, cudaStream_t stream);
+};
+
+// By sm80::kDecodeBuckets.
+struct DecodeBuckets {
+  DecodeInstance of[3];
+};
+
 // The kernels of one element type, head-dim bucket and size of shared memory. d_bias: its gradient alone.
 struct BackwardKernels {
   BackwardInstance plain, general, d_bias;
@@ -46,6 +58,10 @@ extern const BackwardKernels kBackwardBf16D64, kBackwardBf16D96, kBackwardBf16D1
 // The same where a block has less than 160 KB of shared memory.
 extern const BackwardKernels kBackwardF16D128Small, kBackwardF16D192Small, kBackwardF16D256Small;
 extern const BackwardKernels kBackwardBf16D128Small, kBackwardBf16D192Small, kBackwardBf16D256Small;
+
+extern const DecodeBuckets kDecodeF16, kDecodeBf16;
+// Over caches of bytes.
+extern const DecodeBuckets kDecodeF16Int8, kDecodeF16E4m3, kDecodeBf16Int8, kDecodeBf16E4m3;
 
 }  // namespace sm80
 

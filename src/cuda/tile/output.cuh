@@ -16,10 +16,10 @@ struct OutputRow {
   int head;
 };
 
-// Completes the statistics of a row: the accumulators times the result are o, 0 meaning +0. Writes lse; the four lanes
-// of the row call it together, `sum` being the whole row's.
+// Completes the statistics of a row: the accumulators times the result are o, 0 meaning +0. The lanes of the row call
+// it together, `sum` being the whole row's; the one that `leads` writes lse.
 __device__ __forceinline__ float finish_row(const ForwardParams& p, const SequenceView& sequence, const OutputRow& at,
-                                            float maximum, float sum, float scale) {
+                                            float maximum, float sum, float scale, bool leads = threadIdx.x % 4 == 0) {
   // The largest element of a row counts at least 1, so only a row without keys sums to 0.
   const bool empty = at.row >= sequence.band.seqlen_q || sum == 0.0f;
   float base = empty ? -INFINITY : RowStatistics<1>::base(maximum, scale);
@@ -31,7 +31,7 @@ __device__ __forceinline__ float finish_row(const ForwardParams& p, const Sequen
     sum = sum * factor + ptx::ex2(sink - merged);
     base = merged;
   }
-  if (p.lse != nullptr && threadIdx.x % 4 == 0 && at.row < sequence.rows_q) {
+  if (p.lse != nullptr && leads && at.row < sequence.rows_q) {
     const int64_t first = p.cu_seqlens_q != nullptr ? at.head * p.total_q + sequence.q_row
                                                     : (sequence.q_batch * p.heads_q + at.head) * p.seqlen_q;
     p.lse[at.split * p.lse_split_stride + first + at.row] =

@@ -1,0 +1,39 @@
+// What a decode launch hands its kernel by value, and which piece of work a block is. Host and device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "forward_params.hpp"
+
+namespace tessera::cuda {
+
+// Scales of a quantised cache: [batch or page, block of rows, head]; rows 0: one block for all rows.
+struct CacheScale {
+  const float* data;  // null: 1
+  int64_t stride[3];
+  int32_t rows;
+};
+
+// Rows of a key/value head are its queries times the heads of its group: row r is query r / group of head r % group.
+// A unit is a row block of a (sequence, key/value head); a block of the grid takes one split of a unit's keys.
+struct DecodeParams {
+  ForwardParams f;  // num_splits 1: splits are cut here
+  CacheScale k_scale, v_scale;
+  int32_t row_tiles;   // tiles of 16 rows a unit has: 1, 2 or 4, at most the warps of a block
+  int32_t row_blocks;  // units a key/value head
+  int32_t heads_kv;
+  int32_t splits;
+  int32_t state_rows;  // rows of a unit that a state has
+  int32_t split_keys;  // keys a split; 0: a sequence's own length over `splits`
+  bool general;        // softcap, bias, ALiBi or an unusual scale
+  // Of several splits: states [unit][split][row][dim], their statistics [unit][split][row] (base, sum), and a counter a
+  // unit, all in the workspace, whose contents nobody has set. `run` names the launch: its low 16 bits are 0.
+  float* states;
+  float2* statistics;
+  unsigned long long* arrivals;
+  unsigned long long run;
+};
+
+}  // namespace tessera::cuda

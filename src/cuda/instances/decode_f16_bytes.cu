@@ -1,0 +1,9 @@
+// The sm80 decode for f16 queries over caches of int8 and e4m3.
+#include "../sm80/decode_instance.cuh"
+
+namespace tessera::cuda::sm80 {
+
+extern constexpr DecodeBuckets kDecodeF16Int8 = decode_buckets<F16, ByteCache<F16, ByteType::int8>>();
+extern constexpr DecodeBuckets kDecodeF16E4m3 = decode_buckets<F16, ByteCache<F16, ByteType::e4m3>>();
+
+}  // namespace tessera::cuda::sm80

@@ -1,0 +1,185 @@
+// The end of a decode block: the states of its warps become one, which is the result or, with several splits, a partial
+// state; the block of a unit that comes last merges those. Both merges are the same, in the order of the states.
+// A state of a row is its base (the maximum in base 2), its sum and its accumulators relative to the base.
+// Invariant: rows that saw no key, and those past a used length, are +0 and -inf, whatever the accumulators hold.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "../tile/output.cuh"
+#include "decode_config.hpp"
+#include "decode_products.cuh"
+
+namespace tessera::cuda::sm80 {
+
+// Neighbouring lanes share a row, each with eight of its columns.
+template <int kHeadDim>
+inline constexpr int kRowLanes = kHeadDim / 8;
+
+// `count` states of one row.
+struct RowStates {
+  const float* acc;
+  const float2* statistics;
+  int64_t acc_stride, statistics_stride;  // from state to state
+  int count;
+};
+
+struct MergedRow {
+  float base, sum;
+  float o[8];
+};
+
+// The lanes of a row in turn hold the weights of kRowLanes states at a time. An empty state (sum 0) weighs nothing and
+// its accumulators are not read.
+template <int kHeadDim>
+__device__ __forceinline__ MergedRow merge_row(const RowStates& states) {
+  constexpr int kLanes = kRowLanes<kHeadDim>;
+  const int lane = threadIdx.x % kLanes;
+  float highest = -INFINITY;
+  for (int s = lane; s < states.count; s += kLanes) {
+    const float2 one = states.statistics[s * states.statistics_stride];
+    if (one.y != 0.0f) highest = fmaxf(highest, one.x);
+  }
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+  }
+  MergedRow row{highest, 0.0f, {}};
+  const float* acc = states.acc + lane * 8;
+  for (int first = 0; first < states.count; first += kLanes) {
+    float weight = 0.0f;
+    if (first + lane < states.count) {
+      const float2 one = states.statistics[(first + lane) * states.statistics_stride];
+      // Equal bases weigh 1 though they be infinite.
+      if (one.y != 0.0f) weight = one.x == highest ? 1.0f : ptx::ex2(one.x - highest);
+      row.sum += weight * one.y;
+    }
+    const int here = states.count - first < kLanes ? states.count - first : kLanes;
+#pragma unroll 4
+    for (int s = 0; s < here; ++s) {
+      const float w = __shfl_sync(0xffffffffu, weight, s, kLanes);
+      if (w != 0.0f) {
+        const float* at = acc + (first + s) * states.acc_stride;
+        const float4 low = *reinterpret_cast<const float4*>(at), high = *reinterpret_cast<const float4*>(at + 4);
+        row.o[0] += w * low.x, row.o[1] += w * low.y, row.o[2] += w * low.z, row.o[3] += w * low.w;
+        row.o[4] += w * high.x, row.o[5] += w * high.y, row.o[6] += w * high.z, row.o[7] += w * high.w;
+      }
+    }
+  }
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    row.sum += __shfl_xor_sync(0xffffffffu, row.sum, distance);
+  }
+  return row;
+}
+
+// A merged row to o and lse.
+template <class Element, int kHeadDim>
+__device__ __forceinline__ void store_row(const DecodeParams& p, const DecodeView& view, uint32_t row,
+                                          const MergedRow& merged) {
+  const uint32_t group = p.f.group, query = row / group;
+  const int lane = threadIdx.x % kRowLanes<kHeadDim>, column = lane * 8;
+  const OutputRow at{query, 0, static_cast<int>(view.head_kv * group + (row - query * group))};
+  const float factor = finish_row(p.f, view.sequence, at, merged.base, merged.sum, 1.0f, lane == 0);
+  if (column >= p.f.head_dim_v) return;
+  float o[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) o[i] = finished(merged.o[i], factor);
+  const int64_t offset = view.sequence.q_batch * p.f.o_stride.batch + (view.sequence.q_row + query) * p.f.o_stride.row +
+                         at.head * p.f.o_stride.head + column;
+  if (p.f.o_is_float) {
+    auto* to = reinterpret_cast<float4*>(static_cast<float*>(p.f.o) + offset);
+    to[0] = make_float4(o[0], o[1], o[2], o[3]);
+    to[1] = make_float4(o[4], o[5], o[6], o[7]);
+  } else {
+    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.f.o) + offset) = make_uint4(
+        Element::pack(o[0], o[1]), Element::pack(o[2], o[3]), Element::pack(o[4], o[5]), Element::pack(o[6], o[7]));
+  }
+}
+
+// A warp's state to its part of shared memory, accumulators times `factor`. `base`: of the lane's two rows; `sum`: the
+// whole rows'.
+template <class Cache, class Config>
+__device__ __forceinline__ void keep_state(char* shared, const float (&acc)[1][Config::kHeadDim / 8][4], float factor,
+                                           const float (&base)[2], const float (&sum)[2]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = warp * 16 + fragment_row(0, half);
+    float* to = reinterpret_cast<float*>(shared) + row * Config::kStateStride;
+#pragma unroll
+    for (int n = 0; n < Config::kHeadDim / 8; ++n) {
+      const float low = factor * acc[0][n][2 * half], high = factor * acc[0][n][2 * half + 1];
+      if constexpr (Cache::kBytes == 2) {
+        *reinterpret_cast<float2*>(to + value_column<Cache>(n, 0)) = make_float2(low, high);
+      } else {
+        to[value_column<Cache>(n, 0)] = low;
+        to[value_column<Cache>(n, 1)] = high;
+      }
+    }
+    if (lane % 4 == 0) {
+      reinterpret_cast<float2*>(shared + Config::kStateBytes)[row] = make_float2(base[half], sum[half]);
+    }
+  }
+}
+
+// Counts the units' arrivals. The counter may hold anything: a block that finds no count of this launch sets 0 before
+// it arrives, and the last one leaves no such count behind, so that a replay of the launch starts anew.
+__device__ __forceinline__ void open_arrivals(const DecodeParams& p, uint32_t unit) {
+  unsigned long long* counter = p.arrivals + unit;
+  const unsigned long long seen = *static_cast<volatile unsigned long long*>(counter);
+  // Where another block was faster, its count stands.
+  if (seen - p.run >= static_cast<unsigned long long>(p.splits)) atomicCAS(counter, seen, p.run);
+}
+__device__ __forceinline__ bool arrives_last(const DecodeParams& p, uint32_t unit) {
+  unsigned long long* counter = p.arrivals + unit;
+  __threadfence();
+  const bool last = atomicAdd(counter, 1ull) == p.run + static_cast<unsigned long long>(p.splits) - 1;
+  if (last) *counter = 0;
+  __threadfence();
+  return last;
+}
+
+// Called by all threads, a barrier behind keep_state().
+template <class Element, class Config>
+__device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeView& view, const char* shared) {
+  constexpr int kLanes = kRowLanes<Config::kHeadDim>, kStep = Config::kThreads / kLanes;
+  __shared__ bool last;
+  const int block_rows = 16 * p.row_tiles;
+  const auto left = static_cast<int>(view.rows - view.first_row), rows = left < block_rows ? left : block_rows;
+  // The lanes of a warp stay together: shuffles need them all.
+  const int steps = (rows + kStep - 1) / kStep, my_row = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int64_t first = (int64_t{view.unit} * p.splits + view.split) * p.state_rows;
+  for (int step = 0; step < steps; ++step) {
+    const int row = my_row + step * kStep < rows ? my_row + step * kStep : rows - 1;
+    const MergedRow merged =
+        merge_row<Config::kHeadDim>({reinterpret_cast<const float*>(shared) + row * Config::kStateStride,
+                                     reinterpret_cast<const float2*>(shared + Config::kStateBytes) + row,
+                                     block_rows * Config::kStateStride, block_rows, Config::kWarps / p.row_tiles});
+    if (my_row + step * kStep >= rows) continue;
+    if (p.splits == 1) {
+      store_row<Element, Config::kHeadDim>(p, view, view.first_row + row, merged);
+      continue;
+    }
+    auto* to = reinterpret_cast<float4*>(p.states + (first + row) * Config::kHeadDim + lane * 8);
+    to[0] = make_float4(merged.o[0], merged.o[1], merged.o[2], merged.o[3]);
+    to[1] = make_float4(merged.o[4], merged.o[5], merged.o[6], merged.o[7]);
+    if (lane == 0) p.statistics[first + row] = make_float2(merged.base, merged.sum);
+  }
+  if (p.splits == 1) return;
+  __syncthreads();
+  if (threadIdx.x == 0) last = arrives_last(p, view.unit);
+  __syncthreads();
+  if (!last) return;
+  const int64_t unit_first = int64_t{view.unit} * p.splits * p.state_rows;
+  for (int step = 0; step < steps; ++step) {
+    const int row = my_row + step * kStep < rows ? my_row + step * kStep : rows - 1;
+    const MergedRow merged =
+        merge_row<Config::kHeadDim>({p.states + (unit_first + row) * Config::kHeadDim, p.statistics + unit_first + row,
+                                     int64_t{p.state_rows} * Config::kHeadDim, p.state_rows, p.splits});
+    if (my_row + step * kStep < rows) store_row<Element, Config::kHeadDim>(p, view, view.first_row + row, merged);
+  }
+}
+
+}  // namespace tessera::cuda::sm80

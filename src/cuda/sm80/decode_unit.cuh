@@ -1,0 +1,65 @@
+// Which unit and split a block of the decode kernel has, and where its keys lie. Whatever lengths and tables hold, the
+// ranges made here stay inside the arrays.
+#pragma once
+
+#include <cstdint>
+
+#include "../decode_params.hpp"
+#include "../tile/scheduler.cuh"
+#include "semantics.hpp"
+
+namespace tessera::cuda::sm80 {
+
+// What all threads of a block share. Keys are counted from the split's first.
+struct DecodeView {
+  SequenceView sequence;
+  core::TileRange tiles;
+  const char *k, *v;         // row 0 of the head (dense: of the cache row; packed: of the array; paged: of page 0)
+  int64_t scale_row;         // of key 0, counted as row blocks of scales are (paged: not used)
+  int64_t scale_outer;       // batch or cache row of the scales (paged: not used)
+  uint32_t rows, first_row;  // rows of the key/value head in this sequence; the unit's first
+  uint32_t batch, head_kv, unit;
+  int32_t split;
+};
+
+// Neighbours in the grid are the row blocks of a head, which share its keys in L2, then the heads, whose rows lie
+// beside one another in memory, then the splits.
+__device__ __forceinline__ void view_unit(const DecodeParams& p, uint32_t block, int block_rows, int tile_n,
+                                          int cache_bytes, DecodeView& view) {
+  const uint32_t row_block = block % p.row_blocks, rest = block / p.row_blocks;
+  view.head_kv = rest % p.heads_kv;
+  const uint32_t batch_split = rest / p.heads_kv;
+  view.batch = batch_split / p.splits;
+  view.split = static_cast<int32_t>(batch_split % p.splits);
+  view.unit = (view.batch * p.heads_kv + view.head_kv) * p.row_blocks + row_block;
+
+  SequenceView& sequence = view.sequence;
+  locate_sequence<false>(p.f, view.batch, 0, sequence);
+  const int64_t keys = sequence.band.seqlen_k;
+  core::Range own{int64_t{view.split} * p.split_keys, int64_t{view.split + 1} * p.split_keys};
+  if (p.split_keys == 0) own = core::split_keys(keys, p.splits, view.split);
+  own.begin = own.begin < keys ? own.begin : keys;
+  own.end = own.end < keys ? own.end : keys;
+  // Packed scales count from the sequence's first row, all others from the cache row's.
+  const bool packed = p.f.cu_seqlens_k != nullptr;
+  const int64_t leftpad = p.f.leftpad != nullptr && packed ? clamp_to(p.f.leftpad[view.batch], 0, p.f.total_k) : 0;
+  view.scale_outer = packed ? view.batch : sequence.kv_batch;
+  view.scale_row = own.begin + (packed ? leftpad : sequence.kv_row);
+  sequence.first_key = own.begin;
+  sequence.kv_row += own.begin;
+  sequence.band.offset -= own.begin;
+  sequence.band.seqlen_k = own.size();
+
+  const auto group = static_cast<uint32_t>(p.f.group);
+  view.rows = static_cast<uint32_t>(sequence.rows_q) * group;
+  view.first_row = row_block * static_cast<uint32_t>(block_rows);
+  const uint32_t end_row = view.first_row + static_cast<uint32_t>(block_rows);
+  view.tiles = sequence.band.visible_tiles(view.first_row / group,
+                                           ((end_row < view.rows ? end_row : view.rows) + group - 1) / group, tile_n);
+  view.k = static_cast<const char*>(p.f.k) +
+           cache_bytes * (sequence.kv_batch * p.f.k_stride.batch + view.head_kv * p.f.k_stride.head);
+  view.v = static_cast<const char*>(p.f.v) +
+           cache_bytes * (sequence.kv_batch * p.f.v_stride.batch + view.head_kv * p.f.v_stride.head);
+}
+
+}  // namespace tessera::cuda::sm80

@@ -1,0 +1,31 @@
+// The instructions of src/cuda/ptx/convert.cuh.
+#pragma once
+
+#include "../half.hpp"
+
+namespace tessera::cuda::ptx {
+
+inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t both = low | uint64_t{high} << 32;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) bytes |= static_cast<uint32_t>(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return bytes;
+}
+
+// In double, whose rounding to float is exact wherever the kernels use these: a product and a sum without rounding.
+inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+  const auto one = [&](int shift) {
+    const auto part = [&](uint32_t pair) { return double(emulator::from_f16(static_cast<uint16_t>(pair >> shift))); };
+    return uint32_t{emulator::to_f16(static_cast<float>(std::fma(part(a), part(b), part(c))))} << shift;
+  };
+  return one(0) | one(16);
+}
+inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  const auto one = [&](int shift) {
+    const auto part = [&](uint32_t pair) { return double(emulator::from_bf16(static_cast<uint16_t>(pair >> shift))); };
+    return uint32_t{emulator::to_bf16(static_cast<float>(std::fma(part(a), part(b), part(c))))} << shift;
+  };
+  return one(0) | one(16);
+}
+
+}  // namespace tessera::cuda::ptx
