@@ -1,6 +1,6 @@
-// The rows of an append: turned, rounded once to the cache's type, and written behind what the cache holds. A task owns
-// heads and takes the sequences in order, so the result depends neither on the thread count nor, where two sequences
-// share a slot, on chance. Bound by the bytes of the new rows, so one code for every instruction set.
+// The rows of an append on the CPU: turned, rounded once to the cache's type, and written behind what the cache holds.
+// A task owns heads and takes the sequences in order, so the result depends neither on the thread count nor, where two
+// sequences share a slot, on chance. Bound by the bytes of the new rows, so one code for every instruction set.
 #include "append.hpp"
 
 #include <algorithm>
@@ -18,6 +18,9 @@ namespace {
 struct ElementInt8 {
   using Storage = int8_t;
 };
+struct ElementE4M3 {
+  using Storage = uint8_t;
+};
 
 // value / scale to the nearest of -127 to 127, ties to even.
 int8_t quantize(float value, float scale) {
@@ -31,6 +34,8 @@ template <class Out, class Number>
 typename Out::Storage encode(Number value, float scale) {
   if constexpr (std::is_same_v<Out, ElementInt8>) {
     return quantize(value, scale);
+  } else if constexpr (std::is_same_v<Out, ElementE4M3>) {
+    return scale == 0 ? uint8_t{0} : float_bits_to_e4m3(float_bits(value / scale));
   } else {
     return Out::store(value);
   }
@@ -91,6 +96,7 @@ using CopyRow = void (*)(const void* from, void* to, int64_t dim, const RotaryRo
 template <class In>
 CopyRow row_from(int32_t out) {
   if (out == TESSERA_INT8) return copy_row<In, ElementInt8>;
+  if (out == TESSERA_E4M3) return copy_row<In, ElementE4M3>;
   if (out == TESSERA_F16) return copy_row<In, ElementF16>;
   if (out == TESSERA_BF16) return copy_row<In, ElementBF16>;
   return copy_row<In, ElementF32>;

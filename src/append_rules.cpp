@@ -18,9 +18,8 @@ int refuse(tessera_status* status, const char* argument, int64_t value, const ch
   return fail(status, TESSERA_INVALID_ARGUMENT, "%s is %" PRId64 "; expected %s", argument, value, expected);
 }
 
-// What the problem must be, and what this build cannot do.
+// What the problem must be, and what no append does.
 int check_cache(const Problem& p, tessera_status* status) {
-  if (p.device >= 0) return fail(status, TESSERA_UNSUPPORTED, "device is %d; this build appends on the CPU", p.device);
   if (p.pass != TESSERA_FORWARD) return refuse(status, "pass", p.pass, "TESSERA_FORWARD (0) where rows are appended");
   if (p.layout_kv == TESSERA_PACKED)
     return refuse(status, "layout_kv", p.layout_kv, "a dense (0) or paged (2) cache to append to");
@@ -28,8 +27,6 @@ int check_cache(const Problem& p, tessera_status* status) {
     return fail(status, TESSERA_INVALID_ARGUMENT,
                 "flags lacks SEQUSED_K; expected it where rows are appended, seqused_k the lengths before");
   }
-  if (p.k.dtype == TESSERA_E4M3)
-    return fail(status, TESSERA_UNSUPPORTED, "k.dtype is e4m3; this build appends to f64, f32, f16, bf16 and int8");
   if (p.v_order != 0)
     return fail(status, TESSERA_UNSUPPORTED, "v_order is %d; this build appends v in the order of its rows", p.v_order);
   if (p.has(TESSERA_FLAG_V_MEAN))
@@ -51,6 +48,10 @@ int check_numbers(const Problem& p, const tessera_append_args& args, tessera_sta
   }
   if (args.rotary_interleaved != 0 && args.rotary_interleaved != 1)
     return refuse(status, "rotary_interleaved", args.rotary_interleaved, "0 (halves) or 1 (neighbours)");
+  if (args.rotary_dim > 0 && p.q.dtype == TESSERA_E4M3) {
+    return fail(status, TESSERA_UNSUPPORTED, "q.dtype is e4m3 and rotary_dim is %d; tables are f64, f32, f16 or bf16",
+                args.rotary_dim);
+  }
   if (args.rotary_dim == 0 && args.q_rotated != nullptr) {
     return fail(status, TESSERA_INVALID_ARGUMENT,
                 "q_rotated is %p and rotary_dim is 0; expected NULL where nothing is turned", args.q_rotated);
@@ -126,13 +127,25 @@ int check_append(const Problem& p, const tessera_tensors& tensors, Append* appen
   append->args = &args;
   append->rotates_q = args.q_rotated != nullptr;
   code = resolve(p, args, append, status);
+  if (code == TESSERA_OK && p.device >= 0) code = check_append_cuda(p, args, status);
   return code == TESSERA_OK ? check_pointers(p, tensors, *append, status) : code;
 }
+
+namespace {
+
+int check_device(const Problem& p, tessera_status* status) {
+  const char* reason = "";
+  if (p.device < 0 || cuda_info(p.device, &reason) != nullptr) return TESSERA_OK;
+  return fail(status, TESSERA_NO_DEVICE, "device is %d, but %s", p.device, reason);
+}
+
+}  // namespace
 
 int append(const tessera_problem& given, const tessera_tensors& tensors, const tessera_append_args& args,
            const tessera_exec* exec, tessera_status* status) {
   Problem problem;
   if (const int code = validate(given, &problem, status)) return code;
+  if (const int code = check_device(problem, status)) return code;
   if (const int code = check_exec(exec, problem.device < 0, status)) return code;
   tessera_tensors own = tensors;
   own.append = &args;
@@ -148,6 +161,10 @@ int append(const tessera_problem& given, const tessera_tensors& tensors, const t
   if (const int code = check_scales(problem, own, status)) return code;
   if (const int code = check_aliases(problem, own, rows, status)) return code;
   if (const int code = check_metadata_pointers(problem, own, status)) return code;
+  if (problem.device >= 0) {
+    const int code = run_append_cuda(problem, own, rows, exec != nullptr ? exec->cuda_stream : nullptr, status);
+    return code == TESSERA_OK ? succeed(status) : code;
+  }
   if (const int code = check_metadata_cpu(problem, own, status)) return code;
   run_append(problem, own, rows,
              exec != nullptr && exec->executor != nullptr ? *exec->executor : cpu::default_executor());

@@ -1,4 +1,5 @@
 // The CUDA side of a build without CUDA: no device, no rows. Compiled only when src/cuda is left out.
+#include "append.hpp"
 #include "device_info.hpp"
 #include "kernel_entry.hpp"
 #include "merge.hpp"
@@ -15,6 +16,12 @@ int32_t cuda_device_count() { return 0; }
 KernelList cuda_kernels() { return {}; }
 
 int merge_cuda(const tessera_merge_args&, const tessera_exec*, bool, tessera_status*) { return TESSERA_UNSUPPORTED; }
+
+int run_append_cuda(const Problem&, const tessera_tensors&, const Append&, void*, tessera_status*) {
+  return TESSERA_UNSUPPORTED;
+}
+int check_append_cuda(const Problem&, const tessera_append_args&, tessera_status*) { return TESSERA_UNSUPPORTED; }
+int prepare_append_cuda(int32_t, tessera_status*) { return TESSERA_UNSUPPORTED; }
 
 int check_metadata_cuda(const Plan&, const tessera_tensors&, const tessera_exec*, tessera_status*) {
   return TESSERA_UNSUPPORTED;

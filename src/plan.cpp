@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "append.hpp"
 #include "kernel_entry.hpp"
 #include "problem_text.hpp"
 #include "status.hpp"
@@ -140,6 +141,11 @@ int make_plan(const tessera_problem& given, KernelList extra, Plan* plan, tesser
   made.launch = made.entry->configure(made.problem, *made.device);
   if (made.entry->prepare != nullptr && made.device->present) {
     if (const int code = made.entry->prepare(made, status)) return code;
+  }
+  const Problem& p = made.problem;
+  if (!made.device->is_cpu && made.device->present && p.pass == TESSERA_FORWARD && p.layout_kv != TESSERA_PACKED &&
+      p.has(TESSERA_FLAG_SEQUSED_K)) {  // its first run may append
+    if (const int code = prepare_append_cuda(p.device, status)) return code;
   }
   *plan = made;
   log_plan(made, status);

@@ -178,7 +178,12 @@ int check_append_of_run(const Problem& p, const tessera_tensors& t, Append* appe
 // The new rows first, then attention to the cache with them; every kernel takes the lengths with the new rows from
 // locate_sequence, and q, where it was turned, as if it had been given so.
 int run_with_append(const Plan& plan, const RunContext& context, const Append& append) {
-  run_append(plan.problem, *context.tensors, append, *context.executor);
+  if (plan.device->is_cpu) {
+    run_append(plan.problem, *context.tensors, append, *context.executor);
+  } else if (const int code =
+                 run_append_cuda(plan.problem, *context.tensors, append, context.cuda_stream, context.status)) {
+    return code;
+  }
   if (!append.rotates_q) return plan.entry->run(plan, context);
   Plan turned = plan;
   turned.problem.q = append.q_out;

@@ -73,7 +73,7 @@ struct AppendCase {
   int append(tessera_status* status, const tessera_exec* exec = nullptr) {
     const tessera_tensors tensors = bind();
     const tessera_append_args rows = args();
-    return tessera_append(&c.problem, &tensors, &rows, exec, status);
+    return test::append(c.problem, tensors, rows, status, exec);
   }
   // Attention with the append in the same call; o and lse are poisoned before.
   int attend(tessera_status* status) {
@@ -147,5 +147,87 @@ struct AppendCase {
     expected.set(b, i, h, e, got);
   }
 };
+
+inline bool quantised(int32_t dtype) { return dtype == TESSERA_INT8 || dtype == TESSERA_E4M3; }
+
+// Scales of a quantised cache of `outer` batch rows or pages: a different one for each block of `rows` rows and head.
+inline void make_scales(AppendCase& a, int32_t rows) {
+  tessera_problem& p = a.c.problem;
+  const int64_t outer = a.c.k.dims()[0], length = a.c.k.dims()[1];
+  const int64_t blocks = rows == 0 ? 1 : (length + rows - 1) / rows;
+  std::vector<float> scales;
+  for (int64_t n = 0; n < outer * blocks * p.heads_kv; ++n)
+    scales.push_back(0.02f + 0.003f * static_cast<float>(n % 19));
+  a.k_scale = scales;
+  for (float& scale : scales) scale *= 1.25f;
+  a.v_scale = scales;
+  for (tessera_desc* desc : {&p.k_scale, &p.v_scale}) *desc = {TESSERA_F32, 0, {blocks * p.heads_kv, p.heads_kv, 1, 0}};
+  p.k_scale_rows = p.v_scale_rows = rows;
+}
+
+// A cache of three sequences with 5, 0 and 33 rows; `layout` is dense, batch_idx, leftpad, strided or paged. q of a
+// quantised cache is bf16.
+inline AppendCase make_case(const std::string& layout, int32_t cache, const Shape& shape, int32_t page_size = 16) {
+  const int32_t q = quantised(cache) ? TESSERA_BF16 : cache;
+  AppendCase a;
+  if (layout == "paged") {
+    const int64_t pages = (shape.seqlen_k + page_size - 1) / page_size, count = shape.batch * pages;
+    std::vector<int32_t> table;
+    for (int64_t n = 0; n < count; ++n) table.push_back(static_cast<int32_t>((n * 7 + 3) % count));
+    a.c = Case::paged(q, shape, page_size, count, table);
+  } else {
+    a.c = Case::dense(q, shape);
+  }
+  if (quantised(cache)) a.c.k = Tensor(cache, a.c.k.dims()), a.c.v = Tensor(cache, a.c.v.dims());
+  if (layout == "batch_idx") {
+    a.c.problem.batch_kv = 5;
+    a.c.k = Tensor(cache, {5, shape.seqlen_k, 2, a.c.k.dims()[3]});
+    a.c.v = Tensor(cache, {5, shape.seqlen_k, 2, a.c.v.dims()[3]});
+    a.c.batch_idx = {4, 0, 2};
+  }
+  if (layout == "leftpad") a.c.leftpad = {2, 0, 33};
+  if (layout == "strided") {  // heads outside of rows, gaps between rows
+    const int64_t dim = a.c.k.dims()[3], row = dim + 16;
+    a.c.k = Tensor(cache, a.c.k.dims(), {.stride = {2 * 40 * row, row, 40 * row, 1}, .offset = 8});
+    a.c.v = Tensor(cache, a.c.v.dims(), stored_as(a.c.v.dims(), 1, 2, 0));
+  }
+  a.c.seqused_k = {5, 0, 33};
+  a.c.q.fill_random(5);
+  return a;
+}
+
+inline std::vector<int32_t> backwards(int64_t count) {
+  std::vector<int32_t> table;
+  for (int64_t n = 0; n < count; ++n) table.push_back(static_cast<int32_t>(count - 1 - n));
+  return table;
+}
+
+inline AppendCase serving_case(const std::string& layout, int32_t dtype) {
+  const Shape shape{
+      .batch = 3, .seqlen_q = 3, .seqlen_k = 96, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 32, .head_dim_v = 24};
+  AppendCase a;
+  a.c = layout == "paged" ? Case::paged(dtype, shape, 16, 18, backwards(18)) : Case::dense(dtype, shape);
+  if (layout == "batch_idx") a.c.batch_idx = {2, 0, 1};
+  if (layout == "leftpad") a.c.leftpad = {7, 0, 60};
+  a.c.randomize(61);
+  a.c.set_causal();
+  a.c.seqused_k = {40, 0, 90};
+  a.make_packed_rows(dtype, {0, 3, 5, 11}, 62);
+  return a;
+}
+
+// The case as two calls leave it: q turned, lengths with the new rows, no append.
+inline Case after_append(AppendCase a) {
+  tessera_status status{};
+  EXPECT_EQ(a.append(&status), TESSERA_OK) << status.message;
+  Case c = a.c;
+  if (!a.q_rotated.absent()) c.q = a.q_rotated;
+  std::vector<int32_t> lengths;
+  for (int64_t b = 0; b < c.problem.batch; ++b)
+    lengths.push_back(a.c.seqused_k[static_cast<size_t>(b)] + static_cast<int32_t>(a.rows_of(b)));
+  c.seqused_k = lengths;
+  c.o = a.c.o.clone(), c.lse = a.c.lse.clone();
+  return c;
+}
 
 }  // namespace tessera::test

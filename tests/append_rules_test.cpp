@@ -156,8 +156,11 @@ TEST(AppendRules, Problems) {
   heads.problem.heads_kv = 0;
   expect_refused(heads, false, TESSERA_INVALID_ARGUMENT, {"heads_kv is 0"});
   for (const auto& [change, word] : std::vector<std::pair<std::function<void(tessera_problem&)>, const char*>>{
-           {[](tessera_problem& p) { p.device = 0; }, "device is 0"},
-           {[](tessera_problem& p) { p.k.dtype = p.v.dtype = TESSERA_E4M3, p.k.align = p.v.align = 1; }, "e4m3"},
+           {[](tessera_problem& p) {
+              p.q.dtype = p.k.dtype = p.v.dtype = TESSERA_E4M3, p.o.dtype = TESSERA_BF16;
+              p.q.align = p.k.align = p.v.align = 1;
+            },
+            "q.dtype is e4m3 and rotary_dim is 8"},
            {[](tessera_problem& p) { p.k.dtype = p.v.dtype = TESSERA_INT8, p.v_order = 1; }, "v_order is 1"},
            {[](tessera_problem& p) { p.k.dtype = p.v.dtype = TESSERA_INT8, p.flags |= TESSERA_FLAG_V_MEAN; },
             "V_MEAN"}}) {
@@ -165,6 +168,12 @@ TEST(AppendRules, Problems) {
     change(unsupported.problem);
     expect_refused(unsupported, false, TESSERA_UNSUPPORTED, {word});
   }
+}
+
+TEST(AppendRules, NoSuchDevice) {
+  Call call(right_case());
+  call.problem.device = 4096;
+  expect_refused(call, false, TESSERA_NO_DEVICE, {"device is 4096, but"});
 }
 
 TEST(AppendRules, MetadataAreCheckedWithoutARun) {

@@ -1,5 +1,5 @@
-// Appending and attending in one call: equal to two calls bit for bit on every row, right against float64 while a cache
-// grows, and untouched by what lies beside the used slots.
+// Appending and attending in one call on the CPU: right against float64 while a cache grows, and untouched by what lies
+// beside the used slots. That it equals two calls is in append_attention_test.cpp.
 #include <array>
 
 #include "append_case.hpp"
@@ -7,68 +7,6 @@
 
 namespace tessera::test {
 namespace {
-
-std::vector<int32_t> backwards(int64_t count) {
-  std::vector<int32_t> table;
-  for (int64_t n = 0; n < count; ++n) table.push_back(static_cast<int32_t>(count - 1 - n));
-  return table;
-}
-
-AppendCase serving_case(const std::string& layout, int32_t dtype) {
-  const Shape shape{
-      .batch = 3, .seqlen_q = 3, .seqlen_k = 96, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 32, .head_dim_v = 24};
-  AppendCase a;
-  a.c = layout == "paged" ? Case::paged(dtype, shape, 16, 18, backwards(18)) : Case::dense(dtype, shape);
-  if (layout == "batch_idx") a.c.batch_idx = {2, 0, 1};
-  if (layout == "leftpad") a.c.leftpad = {7, 0, 60};
-  a.c.randomize(61);
-  a.c.set_causal();
-  a.c.seqused_k = {40, 0, 90};
-  a.make_packed_rows(dtype, {0, 3, 5, 11}, 62);
-  return a;
-}
-
-// The case as two calls leave it: q turned, lengths with the new rows, no append.
-Case after_append(AppendCase a) {
-  tessera_status status{};
-  EXPECT_EQ(a.append(&status), TESSERA_OK) << status.message;
-  Case c = a.c;
-  if (!a.q_rotated.absent()) c.q = a.q_rotated;
-  std::vector<int32_t> lengths;
-  for (int64_t b = 0; b < c.problem.batch; ++b)
-    lengths.push_back(a.c.seqused_k[static_cast<size_t>(b)] + static_cast<int32_t>(a.rows_of(b)));
-  c.seqused_k = lengths;
-  c.o = a.c.o.clone(), c.lse = a.c.lse.clone();
-  return c;
-}
-
-TEST(CpuAppendAttention, OneCallEqualsTwoOnEveryRow) {
-  for (const char* layout : {"dense", "batch_idx", "leftpad", "paged"})
-    for (const int32_t dtype : kAllTypes)
-      for (const bool rotary : {false, true}) {
-        SCOPED_TRACE(::testing::Message() << layout << ' ' << name_of(dtype) << " rotary " << rotary);
-        AppendCase one = serving_case(layout, dtype);
-        if (rotary) one.make_rotary(16, 99, 0, true);
-        AppendCase two = one;
-        two.c.k = one.c.k.clone(), two.c.v = one.c.v.clone();
-        if (rotary) two.q_rotated = one.q_rotated.clone();
-        Case apart = after_append(two);
-        int ran = 0;
-        on_every_row(
-            apart,
-            [&] {
-              std::snprintf(one.c.problem.kernel, sizeof one.c.problem.kernel, "%s", apart.kernel.c_str());
-              tessera_status status{};
-              ASSERT_EQ(one.attend(&status), TESSERA_OK) << status.message;
-              EXPECT_TRUE(one.c.o.same_bits(apart.o));
-              EXPECT_TRUE(one.c.lse.same_bits(apart.lse));
-              EXPECT_TRUE(one.c.k.same_bits(apart.k) && one.c.v.same_bits(apart.v));
-              ++ran;
-            },
-            Rows::library);
-        EXPECT_GT(ran, 0);
-      }
-}
 
 // The baselines too see the keys with the new ones: the judge on a case with an append equals the judge after it.
 TEST(CpuAppendAttention, TheJudgeSeesTheNewRows) {

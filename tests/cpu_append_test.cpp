@@ -10,36 +10,10 @@ namespace {
 const Shape kShape{
     .batch = 3, .seqlen_q = 2, .seqlen_k = 40, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 24, .head_dim_v = 10};
 const std::vector<int32_t> kLengths = {5, 0, 33};
-
-std::vector<int32_t> shuffled_pages(int64_t batch, int64_t max_pages) {
-  std::vector<int32_t> table;
-  const int64_t count = batch * max_pages, step = count % 7 == 0 ? 11 : 7;
-  for (int64_t n = 0; n < count; ++n) table.push_back(static_cast<int32_t>((n * step + 3) % count));
-  return table;
-}
+constexpr float kFar = 1e9f;
 
 AppendCase make_case(const std::string& layout, int32_t dtype, int32_t page_size = 16) {
-  AppendCase a;
-  if (layout == "paged") {
-    const int64_t pages = (kShape.seqlen_k + page_size - 1) / page_size;
-    a.c = Case::paged(dtype, kShape, page_size, kShape.batch * pages, shuffled_pages(kShape.batch, pages));
-  } else {
-    a.c = Case::dense(dtype, kShape);
-  }
-  if (layout == "batch_idx") {
-    a.c.problem.batch_kv = 5;
-    a.c.k = Tensor(dtype, {5, kShape.seqlen_k, 2, kShape.head_dim_qk});
-    a.c.v = Tensor(dtype, {5, kShape.seqlen_k, 2, kShape.head_dim_v});
-    a.c.batch_idx = {4, 0, 2};
-  }
-  if (layout == "leftpad") a.c.leftpad = {2, 0, 33};
-  if (layout == "strided") {  // heads outside of rows, gaps between rows
-    a.c.k = Tensor(dtype, a.c.k.dims(), {.stride = {2 * 40 * 30, 30, 40 * 30, 1}, .offset = 8});
-    a.c.v = Tensor(dtype, a.c.v.dims(), stored_as(a.c.v.dims(), 1, 2, 0));
-  }
-  a.c.seqused_k = kLengths;
-  a.c.q.fill_random(5);
-  return a;
+  return make_case(layout, dtype, kShape, page_size);
 }
 
 void append_and_check(AppendCase& a) {
@@ -160,20 +134,6 @@ TEST(CpuAppend, QueriesTurnedInPlaceOrPackedAreTheSame) {
       }
 }
 
-// Scales of an int8 cache of `outer` batch rows or pages: a different one for each block of `rows` rows and head.
-void make_scales(AppendCase& a, int32_t rows) {
-  tessera_problem& p = a.c.problem;
-  const int64_t outer = a.c.k.dims()[0], length = a.c.k.dims()[1];
-  const int64_t blocks = rows == 0 ? 1 : (length + rows - 1) / rows;
-  std::vector<float> scales;
-  for (int64_t n = 0; n < outer * blocks * p.heads_kv; ++n)
-    scales.push_back(0.02f + 0.003f * static_cast<float>(n % 19));
-  a.k_scale = scales;
-  for (float& scale : scales) scale *= 1.25f;
-  a.v_scale = scales;
-  for (tessera_desc* desc : {&p.k_scale, &p.v_scale}) *desc = {TESSERA_F32, 0, {blocks * p.heads_kv, p.heads_kv, 1, 0}};
-  p.k_scale_rows = p.v_scale_rows = rows;
-}
 double scale_of(const AppendCase& a, const Array<float>& scales, int64_t outer, int64_t row, int64_t head) {
   const tessera_desc& desc = a.c.problem.k_scale;
   const int32_t rows = a.c.problem.k_scale_rows;
@@ -227,6 +187,45 @@ TEST(CpuAppend, Int8RoundsToEvenAndKeepsItsRange) {
   a.v_scale = {0.0f};
   ASSERT_EQ(a.append(&status), TESSERA_OK) << status.message;
   for (int64_t e = 0; e < 10; ++e) EXPECT_EQ(a.c.v.get(0, 5, 0, e), 0) << kValues[e];
+}
+
+double of_e4m3(int code) { return code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + code % 8, code / 8 - 10); }
+
+// Between every two neighbours of the format: the middle, which goes to the even one, and what lies beside it.
+TEST(CpuAppend, E4m3RoundsToEvenAndKeepsItsRange) {
+  AppendCase a = make_case("dense", TESSERA_E4M3);
+  a.make_rows(TESSERA_F32, 7, 20);
+  const auto value = [](int64_t b, int64_t i, int64_t h, int64_t e) {
+    const auto n = static_cast<int>(((b * 7 + i) * 2 + h) * 24 + e), code = n / 6 % 126;
+    const auto middle = static_cast<float>((of_e4m3(code) + of_e4m3(code + 1)) / 2);
+    const float beside = n % 3 == 0 ? middle : std::nextafter(middle, n % 3 == 1 ? 0.0f : kFar);
+    return n % 6 < 3 ? beside : -beside;
+  };
+  a.k_new.fill([&](int64_t b, int64_t i, int64_t h, int64_t e) { return value(b, i, h, e); });
+  constexpr double kValues[] = {448, 463, 465, 1e30, -1e30, kInfinity, -kInfinity, 0x1p-140, -0x1p-11, 0};
+  constexpr double kExpected[] = {448, 448, 448, 448, -448, 448, -448, 0, -0.0, 0};
+  a.v_new.fill([&](int64_t, int64_t, int64_t, int64_t e) { return kValues[e]; });
+  tessera_status status{};
+  for (const float scale : {1.0f, 0.37f}) {
+    a.k_scale = {scale};
+    ASSERT_EQ(a.append(&status), TESSERA_OK) << status.message;
+    const Tensor right(TESSERA_E4M3, a.k_new.dims());
+    right.fill(
+        [&](int64_t b, int64_t i, int64_t h, int64_t e) { return static_cast<float>(value(b, i, h, e)) / scale; });
+    for (int64_t b = 0; b < 3; ++b)
+      for (int64_t i = 0; i < 7; ++i)
+        for (int64_t h = 0; h < 2; ++h)
+          for (int64_t e = 0; e < 24; ++e)
+            ASSERT_EQ(a.c.k.get(b, kLengths[static_cast<size_t>(b)] + i, h, e), right.get(b, i, h, e))
+                << value(b, i, h, e);
+  }
+  for (int64_t e = 0; e < 10; ++e) EXPECT_EQ(a.c.v.get(0, 5, 0, e), kExpected[e]) << kValues[e];
+  a.v_new.fill(kNaN);
+  ASSERT_EQ(a.append(&status), TESSERA_OK) << status.message;
+  EXPECT_TRUE(std::isnan(a.c.v.get(0, 5, 0, 3)));
+  a.v_scale = {0.0f};
+  ASSERT_EQ(a.append(&status), TESSERA_OK) << status.message;
+  EXPECT_EQ(a.c.v.get(0, 5, 0, 3), 0);
 }
 
 TEST(CpuAppend, NothingToDoIsDone) {

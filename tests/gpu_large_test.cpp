@@ -123,5 +123,36 @@ TEST(GpuBugsBig, BatchStrideOf2To33Elements) {
   }
 }
 
+// New rows behind 2^23 slots of 256 elements.
+TEST(GpuBugsBig, AppendPast31Bits) {
+  TESSERA_NEEDS_GPU();
+  constexpr int64_t kSlots = (int64_t{1} << 23) + 8, kDim = 256;
+  constexpr size_t kBytes = size_t{2} * kSlots * kDim;
+  if (!has_memory(2 * kBytes + (size_t{1} << 30))) GTEST_SKIP() << "needs 10 GB of free device memory";
+  const DeviceArray k(kBytes, 0xff), v(kBytes, 0xff), rows(2 * 3 * kDim, 0x3f), used(4, 0);
+  const auto length = static_cast<int32_t>(kSlots - 2);
+  ASSERT_EQ(cudaMemcpy(used.data, &length, sizeof length, cudaMemcpyHostToDevice), cudaSuccess);
+  tessera_problem problem;
+  tessera_status status{};
+  ASSERT_EQ(core::parse_problem("fwd bf16 b1 hq1 sq1 d256 cuda", &problem, nullptr, &status), TESSERA_OK);
+  problem.seqlen_k = kSlots;
+  problem.flags |= TESSERA_FLAG_SEQUSED_K;
+  tessera_tensors tensors{};
+  tensors.size = sizeof tensors;
+  tensors.seqused_k = static_cast<const int32_t*>(used.data);
+  tessera_append_args args{};
+  args.size = sizeof args;
+  args.seqlen_new = 3;  // the third has no room
+  args.k_new_data = args.v_new_data = rows.data;
+  args.k_cache = k.data, args.v_cache = v.data;
+  ASSERT_EQ(tessera_append(&problem, &tensors, &args, nullptr, &status), TESSERA_OK) << status.message;
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  for (const DeviceArray* cache : {&k, &v}) {
+    const auto first = static_cast<size_t>(length) * kDim;
+    EXPECT_EQ(cache->read<uint16_t>(first - 1), kPoison);
+    for (const size_t element : {first, first + 2 * kDim - 1}) EXPECT_EQ(cache->read<uint16_t>(element), kSet);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::tests

@@ -3,10 +3,11 @@
 
 #include <cstring>
 #include <set>
+#include <type_traits>
 #include <vector>
 
-#include "baselines/device_memory.hpp"
 #include "device_info.hpp"
+#include "gpu_mirror.hpp"
 #include "kernel_entry.hpp"
 #include "support.hpp"
 
@@ -23,6 +24,10 @@ void add_storages(const tessera_tensors& tensors, const void* workspace, Mirror*
   std::memcpy(pointers.data(), reinterpret_cast<const std::byte*>(&tensors) + sizeof tensors.size,
               pointers.size() * sizeof(void*));
   pointers.push_back(workspace);
+  if (const tessera_append_args* a = tensors.append) {
+    pointers.insert(pointers.end(), {a->k_new_data, a->v_new_data, a->rotary_cos, a->rotary_sin, a->cu_seqlens_new,
+                                     a->k_cache, a->v_cache, a->q_rotated});
+  }
   std::set<std::byte*> added;
   for (const void* pointer : pointers) {
     const Storage::Range range = Storage::range_of(pointer);
@@ -33,22 +38,18 @@ void add_storages(const tessera_tensors& tensors, const void* workspace, Mirror*
 
 int run(const tessera_plan* plan, const tessera_tensors& tensors, void* workspace, size_t bytes,
         tessera_status* status) {
-  Mirror mirror(kDevice);
-  add_storages(tensors, workspace, &mirror);
-  mirror.upload();
-  const tessera_tensors on_device = mirror.translate(tensors);
-  const int code = tessera_plan_run(plan, &on_device, mirror.translate(workspace), bytes, nullptr, status);
-  mirror.download();
+  DeviceCall call(tensors, workspace);
+  call.mirror.upload();
+  const int code = tessera_plan_run(plan, &call.tensors, call.mirror.translate(workspace), bytes, nullptr, status);
+  call.mirror.download();
   EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
   return code;
 }
 
 int check_metadata(const tessera_plan* plan, const tessera_tensors& tensors, tessera_status* status) {
-  Mirror mirror(kDevice);
-  add_storages(tensors, nullptr, &mirror);
-  mirror.upload();
-  const tessera_tensors on_device = mirror.translate(tensors);
-  return tessera_check_metadata(plan, &on_device, nullptr, status);
+  DeviceCall call(tensors);
+  call.mirror.upload();
+  return tessera_check_metadata(plan, &call.tensors, nullptr, status);
 }
 
 int merge(const tessera_merge_args& host, bool backward, tessera_status* status) {
@@ -87,9 +88,39 @@ int merge(const tessera_merge_args& host, bool backward, tessera_status* status)
   return code;
 }
 
-constexpr Target kTarget{run, check_metadata, merge};
+int append(const tessera_problem& host, const tessera_tensors& tensors, const tessera_append_args& args,
+           tessera_status* status) {
+  tessera_tensors with_rows = tensors;
+  with_rows.append = &args;
+  DeviceCall call(with_rows);
+  call.mirror.upload();
+  tessera_problem problem = host;
+  problem.device = kDevice;
+  const int code = tessera_append(&problem, &call.tensors, &call.append, nullptr, status);
+  call.mirror.download();
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
+  return code;
+}
+
+constexpr Target kTarget{run, check_metadata, merge, append};
 
 }  // namespace
+
+DeviceCall::DeviceCall(const tessera_tensors& host, const void* workspace) : mirror(kDevice), tensors(host), append{} {
+  add_storages(host, workspace, &mirror);
+  tensors.append = nullptr;
+  tensors = mirror.translate(tensors);
+  if (host.append == nullptr) return;
+  append = *host.append;
+  const auto move = [&](auto** pointer) {
+    *pointer = static_cast<std::remove_reference_t<decltype(*pointer)>>(mirror.translate(*pointer));
+  };
+  move(&append.k_new_data), move(&append.v_new_data);
+  move(&append.rotary_cos), move(&append.rotary_sin);
+  move(&append.cu_seqlens_new);
+  move(&append.k_cache), move(&append.v_cache), move(&append.q_rotated);
+  tensors.append = &append;
+}
 
 OnGpu::OnGpu() { gpu_target = &kTarget; }
 OnGpu::~OnGpu() { gpu_target = nullptr; }

@@ -30,6 +30,7 @@ struct Target {
   int (*run)(const tessera_plan*, const tessera_tensors&, void* workspace, size_t bytes, tessera_status*);
   int (*check_metadata)(const tessera_plan*, const tessera_tensors&, tessera_status*);
   int (*merge)(const tessera_merge_args&, bool backward, tessera_status*);
+  int (*append)(const tessera_problem&, const tessera_tensors&, const tessera_append_args&, tessera_status*);
 };
 extern const Target* gpu_target;  // null: the CPU
 inline bool on_gpu() { return gpu_target != nullptr; }
@@ -209,11 +210,13 @@ int run(Case& c, const Row& row, tessera_status* status, const RunOptions& optio
 // Runs on a row of the library (empty: its own choice), which must succeed and write what it should.
 void run_on(Case& c, const std::string& library_row = "", const RunOptions& options = {});
 
-// tessera_plan_run, tessera_merge and tessera_merge_backward on the target.
+// tessera_plan_run, tessera_merge, tessera_merge_backward and tessera_append on the target.
 int plan_run(const tessera_plan* plan, const tessera_tensors& tensors, void* workspace, size_t bytes,
              tessera_status* status, const tessera_exec* exec = nullptr);
 int merge(const tessera_merge_args& args, tessera_status* status, const tessera_exec* exec = nullptr);
 int merge_backward(const tessera_merge_args& args, tessera_status* status);
+int append(const tessera_problem& problem, const tessera_tensors& tensors, const tessera_append_args& args,
+           tessera_status* status, const tessera_exec* exec = nullptr);
 
 // Plans and runs through the C interface exactly what is given.
 int run_raw(const tessera_problem& problem, const tessera_tensors& tensors, tessera_status* status,

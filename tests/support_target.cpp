@@ -42,5 +42,10 @@ int merge(const tessera_merge_args& args, tessera_status* status, const tessera_
 int merge_backward(const tessera_merge_args& args, tessera_status* status) {
   return on_gpu() ? gpu_target->merge(args, true, status) : tessera_merge_backward(&args, nullptr, status);
 }
+int append(const tessera_problem& problem, const tessera_tensors& tensors, const tessera_append_args& args,
+           tessera_status* status, const tessera_exec* exec) {
+  return on_gpu() ? gpu_target->append(problem, tensors, args, status)
+                  : tessera_append(&problem, &tensors, &args, exec, status);
+}
 
 }  // namespace tessera::test

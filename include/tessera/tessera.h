@@ -137,8 +137,8 @@ struct tessera_append_args;
  * page_table   int32 [batch, max_pages] with row stride page_table_stride
  * alibi_slopes float32 [heads_q] or [batch, heads_q]; sinks float32 [heads_q], natural-log logits, -inf: none
  * d_sinks      float32 [heads_q]
- * append       CPU: first does what tessera_append does, with k_cache = k and v_cache = v, then attends to the keys
- *              before and the new ones, under rotary embedding with q_rotated for q */
+ * append       first does what tessera_append does, with k_cache = k and v_cache = v, then attends to the keys before
+ *              and the new ones, under rotary embedding with q_rotated for q */
 typedef struct tessera_tensors {
   size_t size;
   const void *q, *k, *v;
@@ -193,8 +193,9 @@ typedef struct tessera_merge_args {
  *
  * k_new, v_new   new rows [batch, seqlen_new, heads_kv, dim], with cu_seqlens_new [total_new, heads_kv, dim]; f32, f16
  *                or bf16 (f64 for an f64 cache); dtype 0: as q. Rounded once, to nearest even, to the cache's type.
- *                int8: x / k_scale (v_scale) rounded and kept within -127 to 127; NaN, and x under a scale of 0, become
- *                0. The scales are inputs, laid out as for attention; NULL is 1
+ *                int8: x / k_scale (v_scale) rounded and kept within -127 to 127; e4m3: the same within -448 to 448,
+ *                and NaN stays. x under a scale of 0, and in int8 NaN, becomes 0. The scales are inputs, laid out as
+ *                for attention; NULL is 1
  * cu_seqlens_new int32 [batch + 1], first 0, not falling, last at most total_new; at most seqlen_new rows a sequence.
  *                NULL: every sequence gets seqlen_new rows
  * rotary_cos, rotary_sin [rotary_seqlen, rotary_dim / 2] q's dtype, contiguous. The pairs (x, y) of the first
@@ -206,8 +207,12 @@ typedef struct tessera_merge_args {
  *                read
  * k_cache, v_cache  the cache, by the problem's descs k and v
  *
- * Where two sequences of a call share a slot, the later one's row stays. A cache without room, a page id or a position
- * out of range is INVALID_ARGUMENT, and nothing is written. Results do not depend on the thread count. */
+ * On the CPU: where two sequences of a call share a slot, the later one's row stays. A cache without room, a page id
+ * or a position out of range is INVALID_ARGUMENT, and nothing is written. Results do not depend on the thread count.
+ * On a CUDA device (caches of all types but f64): one launch, which may be captured; lengths, tables and cu_seqlens are
+ * read there. Numbers have the bits of the CPU's, but for a NaN's. A row without room, or whose page or cache row does
+ * not exist, is left out; a position past the tables turns by their last row; lengths below 0 count as 0; of sequences
+ * that share a slot, any element may stay. tessera_check_metadata finds what is out of range. */
 typedef struct tessera_append_args {
   size_t size;
   int64_t seqlen_new, total_new, rotary_seqlen;
@@ -263,7 +268,9 @@ TESSERA_API int tessera_merge(const tessera_merge_args* args, const tessera_exec
 TESSERA_API int tessera_merge_backward(const tessera_merge_args* args, const tessera_exec* exec,
                                        tessera_status* status);
 /* Writes new rows into a cache as tessera_append_args says; of tensors it reads seqused_k, page_table, leftpad,
- * batch_idx, k_scale, v_scale and, for q_rotated, q, cu_seqlens_q and seqused_q. CPU only: UNSUPPORTED for a device. */
+ * batch_idx, k_scale, v_scale and, for q_rotated, q, cu_seqlens_q and seqused_q. problem.device says where everything
+ * lies. On CUDA the first launch of a process, or a plan with TESSERA_FLAG_SEQUSED_K, loads the kernel: do either
+ * before a graph is captured. */
 TESSERA_API int tessera_append(const tessera_problem* problem, const tessera_tensors* tensors,
                                const tessera_append_args* args, const tessera_exec* exec, tessera_status* status);
 TESSERA_API int tessera_quantize(const tessera_quantize_args* args, const tessera_exec* exec, tessera_status* status);

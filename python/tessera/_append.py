@@ -1,4 +1,4 @@
-"""append(): new keys and values written into a cache behind what it holds, with rotary embedding, on the CPU."""
+"""append(): new keys and values written into a cache behind what it holds, with rotary embedding."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ._call import check_vector, fill, options, remember
 from ._errors import renamed, status_failure
 from ._problem import Problem, set_field
 
+_run = _c.lib.tessera_append
 _problems: dict[tuple, Problem] = {}
 _checked: dict[tuple, bool] = {}
 _FLOATS = (_c.F64, _c.F32, _c.F16, _c.BF16)
@@ -25,6 +26,7 @@ _NAMES = {
     "k_new_data": "k",
     "v_new_data": "v",
     "rotary_seqlen": "rotary_cos.shape[0]",
+    "seqlen_new": "k.shape[1]",
 }
 _NAMES_WITHOUT_Q = {**_NAMES, "q": "k", "cu_seqlens_q": "cu_seqlens_new", "max_seqlen_q": "max_seqlen_new"}
 
@@ -186,24 +188,30 @@ def append(
     k_scale: Any = None,
     v_scale: Any = None,
 ) -> Any:
-    """Writes new keys and values into a cache in place, and returns q turned by its positions (None without q). CPU.
+    """Writes new keys and values into a cache in place, and returns q turned by its positions (None without q).
 
-    k_cache, v_cache  [rows, seqlen, heads_kv, dim], or with page_table pages [page, slot, heads_kv, dim]; float64,
-                      float32, float16, bfloat16 or int8
+    Arrays of any framework, all on the CPU or all on one CUDA device; there the call is one launch, on the stream of
+    q's framework, else of k_cache's.
+
+    k_cache, v_cache  [rows, seqlen, heads_kv, dim], or with page_table pages [page, slot, heads_kv, dim]; float32,
+                      float16, bfloat16, int8 or float8_e4m3fn, on the CPU also float64
     k, v              new rows [batch, seqlen_new, heads_kv, dim], with cu_seqlens_new [total_new, heads_kv, dim];
                       float32, float16 or bfloat16 (float64 for a float64 cache), rounded once to the cache's dtype
     seqused_k         [batch] int32, lengths before: row t of sequence b goes to slot seqused_k[b] + t
     page_table        [batch, max_pages] int32; batch_idx [batch] int32 picks the rows of a dense cache
     cu_seqlens_new    [batch + 1] int32, with max_seqlen_new the most rows of a sequence
     q                 [batch, seqlen_q, heads_q, dim], with cu_seqlens_q and max_seqlen_q [total_q, heads_q, dim]
-    rotary_cos, rotary_sin [positions, rotary_dim / 2] of q's dtype (without q: the cache's, of an int8 cache any):
+    rotary_cos, rotary_sin [positions, rotary_dim / 2] of q's dtype (without q: the cache's, of a quantised cache any):
                       turn q and k, k at seqused_k[b] + t, query i at seqused_k[b] + i, or with banded=False, as for
                       attention without causal or window, at seqused_k[b]. rotary_interleaved: the pairs are neighbours,
                       else the halves of the first rotary_dim elements
-    k_scale, v_scale  float32 scales of an int8 cache as attention() takes them: x / k_scale is rounded to -127..127
+    k_scale, v_scale  float32 scales of an int8 or float8 cache as attention() takes them: x / k_scale is rounded to
+                      -127..127, or to float8 within -448..448
 
-    TypeError: not an array, or None for one that is needed. ValueError: an argument that is wrong or does not fit, a
-    cache without room. NotImplementedError: a CUDA device, or an e4m3 cache. Nothing is written then.
+    TypeError: not an array, or None for one that is needed. ValueError: an argument that is wrong or does not fit, on
+    the CPU also a cache without room and table entries out of range. NotImplementedError: a float64 cache on CUDA.
+    Nothing is written then. On CUDA lengths and tables are read on the device: a row without room, or whose page or
+    cache row does not exist, is left out, and a position past the rotary tables turns by their last row.
     """
     given = dict(
         k_cache=k_cache,
@@ -239,7 +247,10 @@ def append(
     try:
         _append(views, args, banded, max_seqlen_new, max_seqlen_q)
     except (ValueError, NotImplementedError) as error:
-        raise renamed(error, _NAMES if q is not None else _NAMES_WITHOUT_Q) from None
+        names = _NAMES if q is not None else _NAMES_WITHOUT_Q
+        if cu_seqlens_new is not None:
+            names = {**names, "seqlen_new": "max_seqlen_new"}
+        raise renamed(error, names) from None
     return None if q is None else views["q"].kind.finish(views["q"], turned)
 
 
@@ -254,8 +265,14 @@ def _append(views: dict[str, View], args: _c.AppendArgs, banded: bool, max_new: 
     for name in ("seqused_k", "page_table", "batch_idx", "q", "cu_seqlens_q", "k_scale", "v_scale"):
         if name in views:
             setattr(tensors, name, views[name].pointer)
-    code = _c.lib.tessera_append(
-        ctypes.byref(problem), ctypes.byref(tensors), ctypes.byref(args), None, ctypes.byref(status)
-    )
+    device, kind, others, execution = problem.device, views.get("q", views["k_cache"]).kind, set(), None
+    if device >= 0:
+        others = {one.kind for one in views.values() if type(one.kind) is not type(kind)}
+        for other in others:
+            other.settle(device)
+        execution = ctypes.byref(_c.Exec(ctypes.sizeof(_c.Exec), kind.stream(device), None))
+    code = _run(ctypes.byref(problem), ctypes.byref(tensors), ctypes.byref(args), execution, ctypes.byref(status))
     if code:
         raise status_failure(code, status)
+    if device >= 0 and (kind.blocks or others):
+        kind.settle(device)

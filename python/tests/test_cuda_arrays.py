@@ -13,7 +13,7 @@ import pytest
 from judge import check, operands
 
 import tessera
-from tessera import _attention, _cuda_arrays
+from tessera import _append, _attention, _cuda_arrays
 
 EXPECT = dict(causal=True)
 WORKSPACE_BYTES = 1024
@@ -153,6 +153,57 @@ def test_arrays_of_two_frameworks_wait_for_each_other(rng, monkeypatch):
     assert type(o) is NamespaceArray and ("wait", 4711) in EVENTS
 
 
+def host_append(monkeypatch):
+    """tessera_append of a CUDA problem, done by the CPU."""
+    run = _append._run
+
+    def on_host(problem, tensors, args, execution, status):
+        assert problem._obj.device == 0
+        EVENTS.append(("append", execution._obj.cuda_stream))
+        copy = tessera.Problem()
+        ctypes.pointer(copy)[0] = problem._obj
+        copy.device = -1
+        return run(ctypes.byref(copy), tensors, args, None, status)
+
+    monkeypatch.setattr(_append, "_run", on_host)
+
+
+def append_operands(rng):
+    caches = [np.zeros((2, 9, 2, 8), np.float16) for _ in "kv"]
+    new = [rng.standard_normal((2, 3, 2, 8)).astype(np.float16) for _ in "kv"]
+    return caches, new, np.array([4, 0], np.int32), rng.standard_normal((2, 1, 4, 8)).astype(np.float16)
+
+
+def test_append_runs_on_the_stream_of_its_framework(rng, monkeypatch):
+    host_append(monkeypatch)
+    monkeypatch.setitem(_attention._modules, "cupy", fake_cupy())
+    caches, new, lengths, q = append_operands(rng)
+    table = np.ones((9, 2), np.float16)
+    turned = tessera.append(
+        *map(CupyArray, (*caches, *new, lengths)),
+        q=CupyArray(q),
+        rotary_cos=CupyArray(table),
+        rotary_sin=CupyArray(0 * table),
+    )
+    assert type(turned) is CupyArray and np.array_equal(turned.array, q)
+    assert EVENTS == [("append", 4711)]
+    for cache, x in zip(caches, new):
+        assert np.array_equal(cache[0, 4:7], x[0]) and np.array_equal(cache[1, :3], x[1])
+    with pytest.raises(ValueError, match="k: on device -1, but k_cache is on 0"):
+        tessera.append(*map(CupyArray, caches), new[0], CupyArray(new[1]), CupyArray(lengths))
+
+
+def test_append_waits_where_no_stream_orders(rng, monkeypatch):
+    host_append(monkeypatch)
+    monkeypatch.setitem(_attention._modules, "cupy", fake_cupy())
+    caches, new, lengths, _ = append_operands(rng)
+    tessera.append(*map(CupyArray, caches), *map(NamespaceArray, new), CupyArray(lengths))
+    assert EVENTS == [("export", 1)] * 2 + [("wait", 1), ("append", 4711), ("wait", 4711)]
+    EVENTS.clear()
+    tessera.append(*map(InterfaceArray, (*caches, *new, lengths)))
+    assert EVENTS == [("append", 1), ("wait", 1)]
+
+
 def need_device():
     if not any(device["kind"] == "cuda" for device in tessera.devices(json=True)["devices"]):
         pytest.skip("no CUDA device")
@@ -165,6 +216,17 @@ def test_gpu_cupy(rng):
     with cupy.cuda.Stream(non_blocking=True):
         o, lse = tessera.attention(*map(cupy.asarray, arrays), return_lse=True, **EXPECT)
         check(cupy.asnumpy(o), *arrays, cupy.asnumpy(lse), **EXPECT)
+
+
+def test_gpu_append(rng):
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    need_device()
+    caches, new, lengths, _ = append_operands(rng)
+    on_device = [cupy.asarray(x) for x in caches]
+    with cupy.cuda.Stream(non_blocking=True):
+        tessera.append(*on_device, *map(cupy.asarray, (*new, lengths)))
+        tessera.append(*caches, *new, lengths)
+        assert all(np.array_equal(cupy.asnumpy(x), y) for x, y in zip(on_device, caches))
 
 
 def test_gpu_jax(rng):

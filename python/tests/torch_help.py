@@ -86,3 +86,16 @@ def textbook_backward(arrays, chosen, longest):
         arrays["d_bias"].copy_(dx.sum_to_size(arrays["d_bias"].shape))
     if "d_sinks" in arrays:
         arrays["d_sinks"].copy_((torch.exp(arrays["sinks"][:, None] - lse) * inner).sum((0, 2)))
+
+
+CACHE_BATCH, CACHE_ROOM, CACHE_NEW = 3, 40, 3
+
+
+def cache_operands(device, batch_cache=None, seed=7):
+    """Queries and new keys and values of three sequences, a cache of NaN, what it should hold, and the lengths."""
+    q, k, v = operands(device, batch=CACHE_BATCH, seqlen_q=CACHE_NEW, seqlen_k=CACHE_NEW, seed=seed)
+    shape = (batch_cache or CACHE_BATCH, CACHE_ROOM, 2, 32)
+    cache = [torch.full(shape, torch.nan, device=device, dtype=q.dtype) for _ in "kv"]
+    generator = torch.Generator().manual_seed(seed)
+    old = [torch.randn(CACHE_BATCH, *shape[1:], generator=generator).to(device, q.dtype) for _ in "kv"]
+    return q, k, v, cache, old, torch.tensor([5, 0, 30], dtype=torch.int32, device=device)

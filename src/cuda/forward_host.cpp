@@ -43,6 +43,8 @@ void fill_pointers(const tessera_tensors& t, const Problem& p, ForwardParams* ou
   out->page_table = t.page_table;
   out->leftpad = p.has(TESSERA_FLAG_LEFTPAD) ? t.leftpad : nullptr;
   out->batch_idx = p.has(TESSERA_FLAG_BATCH_IDX) ? t.batch_idx : nullptr;
+  out->cu_seqlens_new = t.append != nullptr ? t.append->cu_seqlens_new : nullptr;
+  out->seqlen_new = t.append != nullptr ? t.append->seqlen_new : 0;
   out->alibi_slopes = p.has(TESSERA_FLAG_ALIBI) ? t.alibi_slopes : nullptr;
   out->sinks = p.has(TESSERA_FLAG_SINKS) ? t.sinks : nullptr;
   out->bias = p.has(TESSERA_FLAG_BIAS) ? t.bias : nullptr;

@@ -25,6 +25,8 @@ struct ForwardParams {
   void* o;
   float* lse;  // null: not wanted
   const int32_t *cu_seqlens_q, *cu_seqlens_k, *seqused_q, *seqused_k, *page_table, *leftpad, *batch_idx;
+  const int32_t* cu_seqlens_new;  // a run that appends: seqused_k are the lengths before, and keys come behind them;
+  int64_t seqlen_new;             // null: seqlen_new each, 0 where nothing is appended
   const float *alibi_slopes, *sinks;
   const void* bias;
   Strides q_stride, k_stride, v_stride, o_stride;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "append_params.hpp"
 #include "backward_params.hpp"
 #include "decode_params.hpp"
 #include "forward_params.hpp"
@@ -87,5 +88,9 @@ cudaError_t prepare_combine(bool bf16);  // on the current device
 
 // tessera_merge and tessera_merge_backward, for at least one row.
 cudaError_t launch_merge(const tessera_merge_args& args, bool backward, cudaStream_t stream);
+
+// New rows into a cache, for at least one block.
+cudaError_t launch_append(const AppendParams& params, uint32_t blocks, cudaStream_t stream);
+cudaError_t prepare_append();  // on the current device
 
 }  // namespace tessera::cuda

@@ -11,7 +11,7 @@ namespace tessera::core {
 namespace {
 
 struct Copied {
-  std::vector<int32_t> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table, leftpad, batch_idx;
+  std::vector<int32_t> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table, leftpad, batch_idx, cu_seqlens_new;
 };
 
 class Fetch {
@@ -51,6 +51,12 @@ int check_metadata_cuda(const Plan& plan, const tessera_tensors& tensors, const 
     fetch(&host.page_table, p.layout_kv == TESSERA_PAGED ? pages : 0, &copied.page_table);
     fetch(&host.leftpad, p.has(TESSERA_FLAG_LEFTPAD) ? p.batch : 0, &copied.leftpad);
     fetch(&host.batch_idx, p.has(TESSERA_FLAG_BATCH_IDX) ? p.batch : 0, &copied.batch_idx);
+    tessera_append_args append{};
+    if (tensors.append != nullptr) {
+      append = *tensors.append;
+      fetch(&append.cu_seqlens_new, p.batch + 1, &copied.cu_seqlens_new);
+      host.append = &append;
+    }
     if (const int code = scope.finish(fetch.finish(), "check_metadata: copying lengths from the device", status))
       return code;
     return check_metadata_cpu(p, host, status);

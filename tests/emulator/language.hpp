@@ -37,12 +37,14 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1; }
+inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
 template <class T>
 T __ldg(const T* pointer) {
   return *pointer;

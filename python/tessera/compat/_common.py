@@ -30,6 +30,7 @@ _CACHE_NAMES = {
     "k_new_data": "k",
     "v_new_data": "v",
     "rotary_seqlen": "rotary_cos.shape[0]",
+    "seqlen_new": "k.shape[1]",
 }
 _NAMED_ERRORS = (ValueError, TypeError, NotImplementedError)
 
@@ -200,11 +201,12 @@ def with_kvcache(
     cu_seqlens_new: Tensor | None = None,
     longest: tuple[int | None, int | None] = (None, None),
     table_name: str = "page_table",
+    want_lengths: bool = False,
     **call: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Appends, rotates and attends; (o, lse, lengths of the keys or None). `rotary` is (cos, sin, interleaved,
-    positions before the new tokens or None for `lengths`). New k and v are packed by cu_seqlens_new, q by
-    cu_seqlens_q. An error leaves the caches as they were; it calls the page table `table_name`."""
+    """Appends, rotates and attends; (o, lse, lengths of the keys, where wanted and not the whole cache). `rotary` is
+    (cos, sin, interleaved, positions before the new tokens or None for `lengths`). New k and v are packed by
+    cu_seqlens_new, q by cu_seqlens_q. An error leaves the caches as they were; it calls the page table `table_name`."""
     for name, cache in zip(("k_cache", "v_cache"), caches):
         if cache.stride(-1) != 1:
             raise ValueError(f"{name}: stride {cache.stride(-1)} of its last dimension, expected 1")
@@ -229,11 +231,11 @@ def with_kvcache(
             except _NAMED_ERRORS as error:
                 raise renamed(error, {**_NAMES, **_CACHE_NAMES, "page_table": table_name}) from None
             return o, lse, lengths
-        # The library appends on the CPU; elsewhere, and where torch's dispatcher is needed, torch's operations do.
-        direct = q.is_cpu and not torch.compiler.is_compiling() and _torch.is_direct(q, k, v, *caches)
+        # The library appends; where torch's dispatcher is needed, torch's operations do.
+        direct = not torch.compiler.is_compiling() and _torch.is_direct(q, k, v, *caches)
         if cu_seqlens_new is not None or cu_seqlens_q is not None:
             refuse(
-                cu_seqlens_k_new=(not direct, "packed rows are appended on the CPU only"),
+                cu_seqlens_k_new=(not direct, "packed rows are not appended in compiled code or under autocast"),
                 rotary_seqlens=(cos is not None and before is not None, "given beside packed rows"),
             )
         if cos is not None and (before is not None or not direct):
@@ -262,4 +264,7 @@ def with_kvcache(
             o, lse = run(q, *caches, seqused_k=lengths, append=args, **extras, **call)
         except _NAMED_ERRORS as error:
             raise renamed(error, {**_NAMES, **_CACHE_NAMES, "page_table": table_name}) from None
-    return o, lse, lengths + (k.shape[1] if cu_seqlens_new is None else cu_seqlens_new.diff())
+    if not want_lengths:
+        return o, lse, None
+    after = lengths + (k.shape[1] if cu_seqlens_new is None else cu_seqlens_new.diff())
+    return o, lse, after.clamp(max=caches[0].shape[1] * (1 if table is None else table.shape[1]))

@@ -274,8 +274,8 @@ def flash_attn_with_kvcache(
     """Attention of q [batch, seqlen_q, heads, dim] over a cache [batch_cache, seqlen_cache, heads_k, dim], or with
     block_table over pages [blocks, page_size, heads_k, dim]; new k and v [batch, seqlen_new, heads_k, dim] are first
     written into it behind cache_seqlens, rotated where rotary_cos and rotary_sin [seqlen_ro, rotary_dim / 2] are given.
-    On the CPU by tessera.append, and a cache without room is a ValueError; on CUDA and in compiled code by torch
-    operations, which drop what does not fit. Has no gradient, as there.
+    One run of the library does both; in compiled code and under autocast torch operations append. A cache without room
+    is a ValueError on the CPU; on CUDA and in compiled code what does not fit is dropped. Has no gradient, as there.
 
     Returns out, or with return_softmax_lse (out, softmax_lse)."""
     o, lse, lengths = common.with_kvcache(
@@ -290,6 +290,7 @@ def flash_attn_with_kvcache(
         causal,
         window_size,
         table_name="block_table",
+        want_lengths=return_softmax_lse and alibi_slopes is not None,
         scale=softmax_scale,
         softcap=softcap,
         want_lse=return_softmax_lse,

@@ -1,7 +1,7 @@
 """FlashAttention-3's Python interface (flash_attn_interface) on this library's kernels: the same names, arguments,
 defaults and results. Differences: the CPU, other GPUs than Hopper and every dtype of the kernels work too; what is
-missing (qv, attention_chunk, descale factors, on CUDA new keys of unequal lengths) raises NotImplementedError, and so
-do gradients for as long as no kernel computes them. pack_gqa and scheduler_metadata are hints that change no result.
+missing (qv, attention_chunk, descale factors) raises NotImplementedError, and so do gradients for as long as no kernel
+computes them. pack_gqa and scheduler_metadata are hints that change no result.
 
 Tensors and masks as in compat.flash_attn. softmax_lse is float32 [batch, heads, seqlen_q], packed [heads, total_q],
 +inf for a row that sees no key; there is neither dropout nor ALiBi.
@@ -209,8 +209,8 @@ def flash_attn_with_kvcache(
     return_softmax_lse: bool = False,
 ) -> Any:
     """compat.flash_attn's function of this name with pages of any size, q packed [total_q, heads, dim] by cu_seqlens_q
-    and max_seqlen_q and, on the CPU, new k and v packed [total_new, heads_k, dim] by cu_seqlens_k_new. Returns out, or
-    with return_softmax_lse (out, softmax_lse, None, None), the Nones in place of the partial results of splits."""
+    and max_seqlen_q, and new k and v packed [total_new, heads_k, dim] by cu_seqlens_k_new. Returns out, or with
+    return_softmax_lse (out, softmax_lse, None, None), the Nones in place of the partial results of splits."""
     _refuse(qv, (q_descale, k_descale, v_descale), attention_chunk)
     o, lse, _ = common.with_kvcache(
         q,

@@ -47,6 +47,14 @@ TESSERA_HD core::Range packed_rows(const ForwardParams& p, uint32_t batch) {
   return {begin, clamp_to(p.cu_seqlens_q[batch + 1], begin, p.total_q)};
 }
 
+// Used length of a sequence, with the rows that the run appended.
+TESSERA_HD int64_t used_keys(const ForwardParams& p, uint32_t batch, int64_t capacity) {
+  int64_t count = p.seqlen_new;
+  if (p.cu_seqlens_new != nullptr)
+    count = clamp_to(int64_t{p.cu_seqlens_new[batch + 1]} - p.cu_seqlens_new[batch], 0, p.seqlen_new);
+  return clamp_to(clamp_to(p.seqused_k[batch], 0, capacity) + count, 0, capacity);
+}
+
 // Written field by field: where `view` lies in shared memory, no register has to hold it. kDense: q, k and v are dense
 // and whole, one cache row a batch, so that nothing is looked up.
 template <bool kDense>
@@ -76,7 +84,7 @@ TESSERA_HD void locate_sequence(const ForwardParams& p, uint32_t batch, int spli
   } else {
     view.kv_batch = p.batch_idx != nullptr ? clamp_to(p.batch_idx[batch], 0, p.batch_kv - 1) : batch;
   }
-  const int64_t used = !kDense && p.seqused_k != nullptr ? clamp_to(p.seqused_k[batch], 0, capacity) : capacity;
+  const int64_t used = !kDense && p.seqused_k != nullptr ? used_keys(p, batch, capacity) : capacity;
   const int64_t leftpad = !kDense && p.leftpad != nullptr ? clamp_to(p.leftpad[batch], 0, used) : 0;
   const int64_t seqlen_k = used - leftpad;
   view.kv_row += leftpad;
