@@ -60,6 +60,16 @@ def test_converted_into_picked_rows_and_pages(rng):
             assert np.array_equal(page[table[b]].reshape(48, HEADS, DIM)[n : n + 4], x[b].astype(np.float16))
 
 
+def test_a_float8_cache(rng):
+    caches, new = _cache(ml_dtypes.float8_e4m3fn), _rows(rng)
+    scale = np.full(HEADS, 1 / 64, np.float32)
+    tessera.append(*caches, *new, LENGTHS, k_scale=scale)
+    for cache, x, unit in zip(caches, new, (1 / 64, 1)):
+        for b, n in enumerate(LENGTHS):
+            right = (x[b] / np.float32(unit)).astype(ml_dtypes.float8_e4m3fn)
+            assert np.array_equal(cache[b, n : n + 4].view(np.uint8), right.view(np.uint8))
+
+
 def test_ragged(rng):
     caches, new = _cache(), [x.reshape(12, HEADS, DIM) for x in _rows(rng)]
     tessera.append(*caches, *new, LENGTHS, cu_seqlens_new=np.array([0, 1, 9, 12], np.int32), max_seqlen_new=8)
