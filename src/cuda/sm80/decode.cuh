@@ -106,70 +106,59 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
   const uint32_t shared = ptx::shared_address(shared_memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int begin = static_cast<int>(view.tiles.begin), end = static_cast<int>(view.tiles.end);
-  // The 16 keys of a tile that this warp reads are those that warps [first_piece, end_piece) copy.
-  const int first_piece = warp / p.row_tiles * p.row_tiles, end_piece = first_piece + p.row_tiles;
+  // The 16 keys of a tile that this warp reads are those that warps [first_piece, first_piece + row_tiles) copy.
+  const int first_piece = warp / p.row_tiles * p.row_tiles;
   const uint32_t own = shared + warp * Config::kWarpBytes;
-  const float scale = p.general ? 1.0f : p.f.scale_log2;
 
-  float scales[Config::kStages - 1];
-  int2 at = source.find(begin);
-#pragma unroll
-  for (int stage = 0; stage < Config::kStages - 1; ++stage) {
-    const int2 next = source.find(begin + stage + 1);
-    if (begin + stage < end) source.start(own + stage * Config::kStageBytes, begin + stage, at);
-    ptx::copy_async_commit();
-    if constexpr (kScaled) scales[stage] = source.find_scale(begin + stage, at);
-    at = next;
-  }
-  QueryFragments<Config::kHeadDim> q;
-  load_queries<Cache>(q, p, view, DecodeRows(p, view));
   const uint32_t key_lane = Layout::lane_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   const uint32_t value_lane = Config::kKeyBytes + Layout::lane_offset(lane % 16, lane / 16);
 
-  if constexpr (kScaled) {
-#pragma unroll
-    for (int i = 0; i < Config::kStages - 1; ++i) {
-      source.keep_scale(shared_memory + i * Config::kStageBytes + warp * Config::kWarpBytes, scales[i]);
-    }
-  }
+  QueryFragments<Config::kHeadDim> q;
+  load_queries<Cache>(q, p, view, DecodeRows(p, view));
+  int2 at = source.find(begin);
+  float scale_ahead = 0.0f;  // of the tile whose copies were started last
   ScaleState scale_state;
-
-  int stage = 0, free = Config::kStages - 1;
+  // The first kStages - 1 turns start copies only.
+  constexpr int kAhead = Config::kStages - 1;
+  int free = 0;  // the stage that is filled; the one behind it in the ring is read
 #pragma unroll 1
-  for (int tile = begin; tile < end; ++tile) {
-    ptx::copy_async_wait<Config::kStages - 2>();
-    // Says also that the stage of the tile before is free.
-    if (p.row_tiles == 1) {
-      __syncwarp();
-    } else {
-      __syncthreads();
+  for (int tile = begin - kAhead; tile < end; ++tile) {
+    if (tile >= begin) {
+      ptx::copy_async_wait<Config::kStages - 2>();
+      // Says also that the stage of the tile before is free.
+      if (p.row_tiles == 1) {
+        __syncwarp();
+      } else {
+        __syncthreads();
+      }
     }
-    const int ahead = tile + Config::kStages - 1;
-    if (ahead < end) source.start(own + free * Config::kStageBytes, ahead, at);
+    if (tile + kAhead < end) source.start(own + free * Config::kStageBytes, tile + kAhead, at);
     ptx::copy_async_commit();
-    float next_scale = 0.0f;
-    if constexpr (kScaled) next_scale = source.find_scale(ahead, at);
-    at = source.find(ahead + 1);
+    if constexpr (kScaled) {
+      // Kept a turn late, so that nothing waits for them; the barrier before their tile is still to come.
+      static_assert(Config::kStages > 2);
+      const float next = source.find_scale(tile + kAhead, at);
+      const int before = free == 0 ? kAhead : free - 1;
+      source.keep_scale(shared_memory + before * Config::kStageBytes + warp * Config::kWarpBytes, scale_ahead);
+      scale_ahead = next;
+    }
+    at = source.find(tile + kAhead + 1);
+    free = free == kAhead ? 0 : free + 1;
+    if (tile < begin) continue;
 
     const bool unmasked = tile >= view.tiles.unmasked_begin && tile < view.tiles.unmasked_end;
 #pragma unroll 1
-    for (int piece = first_piece; piece < end_piece; ++piece) {
-      const uint32_t keys = shared + stage * Config::kStageBytes + piece * Config::kWarpBytes;
+    for (int piece = first_piece; piece < first_piece + p.row_tiles; ++piece) {
+      const uint32_t part = free * Config::kStageBytes + piece * Config::kWarpBytes, keys = shared + part;
+      const auto* key_scales = reinterpret_cast<const float*>(shared_memory + part + 2 * Config::kKeyBytes);
       float scores[1][2][4];
       multiply_query_keys<Element, Cache>(scores, q, keys + key_lane);
-      const auto* key_scales = reinterpret_cast<const float*>(shared_memory + (keys - shared) + 2 * Config::kKeyBytes);
       if constexpr (kScaled) ScaleState::apply_keys<Cache>(scores, key_scales);
       score_keys<Element>(scores, p, view, int64_t{tile} * Config::kTileN + piece * Config::kWarpKeys, unmasked);
-      online_softmax(scores, acc, statistics, scale);
+      online_softmax(scores, acc, statistics, p.general ? 1.0f : p.f.scale_log2);
       if constexpr (kScaled) scale_state.apply(scores, acc, key_scales + Config::kWarpKeys);
       multiply_probs_values<Element, Cache, Config::kHeadDim>(acc, scores, keys + value_lane);
     }
-    // Before the barrier behind which the tile is read.
-    if constexpr (kScaled) {
-      source.keep_scale(shared_memory + free * Config::kStageBytes + warp * Config::kWarpBytes, next_scale);
-    }
-    free = stage;
-    stage = stage + 1 == Config::kStages ? 0 : stage + 1;
   }
   ptx::copy_async_wait<0>();
   if constexpr (kScaled) return scale_state.largest * Cache::kUnit;

@@ -49,15 +49,15 @@ struct DecodeSource {
     const CacheScale& scale = lane < Config::kWarpKeys ? p.k_scale : p.v_scale;
     if (key >= view.sequence.band.seqlen_k) return 0.0f;
     if (scale.data == nullptr) return 1.0f;
-    int64_t outer = at.x, row = at.y;
+    int64_t outer = at.x;
+    int row = at.y;
     if (p.f.page_size == 0) {
       outer = view.scale_outer;
       // Whatever cumulative lengths hold: there are scales of seqlen_k rows.
-      row = clamp_to(view.scale_row + key, 0, p.f.seqlen_k - 1);
+      row = static_cast<int>(clamp_to(view.scale_row + key, 0, p.f.seqlen_k - 1));
     }
-    if (scale.rows != 0) row /= scale.rows;
-    return scale
-        .data[outer * scale.stride[0] + (scale.rows != 0 ? row * scale.stride[1] : 0) + view.head_kv * scale.stride[2]];
+    row = scale.rows == 0 ? 0 : row / scale.rows;
+    return scale.data[outer * scale.stride[0] + row * scale.stride[1] + view.head_kv * scale.stride[2]];
   }
   // To the warp's part of the tile's stage.
   __device__ __forceinline__ static void keep_scale(char* stage, float scale) {

@@ -141,44 +141,53 @@ __device__ __forceinline__ bool arrives_last(const DecodeParams& p, uint32_t uni
   return last;
 }
 
+// A partial state of a row.
+template <int kHeadDim>
+__device__ __forceinline__ void store_state(const DecodeParams& p, int64_t at, const MergedRow& merged) {
+  const int lane = threadIdx.x % kRowLanes<kHeadDim>;
+  auto* to = reinterpret_cast<float4*>(p.states + at * kHeadDim + lane * 8);
+  to[0] = make_float4(merged.o[0], merged.o[1], merged.o[2], merged.o[3]);
+  to[1] = make_float4(merged.o[4], merged.o[5], merged.o[6], merged.o[7]);
+  if (lane == 0) p.statistics[at] = make_float2(merged.base, merged.sum);
+}
+
 // Called by all threads, a barrier behind keep_state().
 template <class Element, class Config>
 __device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeView& view, const char* shared) {
-  constexpr int kLanes = kRowLanes<Config::kHeadDim>, kStep = Config::kThreads / kLanes;
+  constexpr int kDim = Config::kHeadDim, kStep = Config::kThreads / kRowLanes<kDim>;
   __shared__ bool last;
   const int block_rows = 16 * p.row_tiles;
   const auto left = static_cast<int>(view.rows - view.first_row), rows = left < block_rows ? left : block_rows;
-  // The lanes of a warp stay together: shuffles need them all.
-  const int steps = (rows + kStep - 1) / kStep, my_row = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const int64_t first = (int64_t{view.unit} * p.splits + view.split) * p.state_rows;
-  for (int step = 0; step < steps; ++step) {
-    const int row = my_row + step * kStep < rows ? my_row + step * kStep : rows - 1;
-    const MergedRow merged =
-        merge_row<Config::kHeadDim>({reinterpret_cast<const float*>(shared) + row * Config::kStateStride,
-                                     reinterpret_cast<const float2*>(shared + Config::kStateBytes) + row,
-                                     block_rows * Config::kStateStride, block_rows, Config::kWarps / p.row_tiles});
-    if (my_row + step * kStep >= rows) continue;
-    if (p.splits == 1) {
-      store_row<Element, Config::kHeadDim>(p, view, view.first_row + row, merged);
-      continue;
+  const int64_t unit_states = int64_t{view.unit} * p.splits * p.state_rows;
+  // The states of the block's warps, then those of the splits.
+  RowStates states{reinterpret_cast<const float*>(shared),
+                   reinterpret_cast<const float2*>(shared + Config::kStateBytes), block_rows * Config::kStateStride,
+                   block_rows, Config::kWarps / p.row_tiles};
+  int row_stride = Config::kStateStride;
+#pragma unroll 1
+  for (bool whole = p.splits == 1;; whole = true) {
+    // The lanes of a warp stay together, also past the last row: shuffles need them all.
+    for (int first = 0; first < rows; first += kStep) {
+      const int mine = first + static_cast<int>(threadIdx.x) / kRowLanes<kDim>, row = mine < rows ? mine : rows - 1;
+      RowStates row_states = states;
+      row_states.acc += row * row_stride;
+      row_states.statistics += row;
+      const MergedRow merged = merge_row<kDim>(row_states);
+      if (mine >= rows) continue;
+      if (whole) {
+        store_row<Element, kDim>(p, view, view.first_row + row, merged);
+      } else {
+        store_state<kDim>(p, unit_states + int64_t{view.split} * p.state_rows + row, merged);
+      }
     }
-    auto* to = reinterpret_cast<float4*>(p.states + (first + row) * Config::kHeadDim + lane * 8);
-    to[0] = make_float4(merged.o[0], merged.o[1], merged.o[2], merged.o[3]);
-    to[1] = make_float4(merged.o[4], merged.o[5], merged.o[6], merged.o[7]);
-    if (lane == 0) p.statistics[first + row] = make_float2(merged.base, merged.sum);
-  }
-  if (p.splits == 1) return;
-  __syncthreads();
-  if (threadIdx.x == 0) last = arrives_last(p, view.unit);
-  __syncthreads();
-  if (!last) return;
-  const int64_t unit_first = int64_t{view.unit} * p.splits * p.state_rows;
-  for (int step = 0; step < steps; ++step) {
-    const int row = my_row + step * kStep < rows ? my_row + step * kStep : rows - 1;
-    const MergedRow merged =
-        merge_row<Config::kHeadDim>({p.states + (unit_first + row) * Config::kHeadDim, p.statistics + unit_first + row,
-                                     int64_t{p.state_rows} * Config::kHeadDim, p.state_rows, p.splits});
-    if (my_row + step * kStep < rows) store_row<Element, Config::kHeadDim>(p, view, view.first_row + row, merged);
+    if (whole) return;
+    __syncthreads();
+    if (threadIdx.x == 0) last = arrives_last(p, view.unit);
+    __syncthreads();
+    if (!last) return;
+    row_stride = kDim;
+    states = {p.states + unit_states * kDim, p.statistics + unit_states, int64_t{p.state_rows} * kDim, p.state_rows,
+              p.splits};
   }
 }
 
