@@ -138,6 +138,21 @@ TEST(GpuDecodeRuns, BatchInvariantKeepsASequencesBits) {
   EXPECT_EQ(std::memcmp(one.set.tensors.o, static_cast<std::byte*>(many.set.tensors.o) + q_bytes, q_bytes), 0);
 }
 
+// e4m3 has a NaN and no infinity; the largest numbers beside it are numbers.
+TEST(GpuDecodeRuns, NotANumberOfE4m3) {
+  TESSERA_NEEDS_GPU();
+  for (const char* dtype : {"bf16", "f16"}) {
+    GpuCase gpu("fwd " + std::string(dtype) + " b1 hq2 sq1 sk70 d64 kv=e4m3 o=f32 cuda");
+    auto* v = static_cast<uint8_t*>(const_cast<void*>(gpu.set.tensors.v));
+    const auto* o = static_cast<const float*>(gpu.set.tensors.o);
+    v[(5 * 2 + 1) * 64 + 3] = 0x7f, v[(6 * 2 + 1) * 64 + 4] = 0xff;
+    v[(7 * 2 + 1) * 64 + 5] = 0x7e, v[(8 * 2 + 1) * 64 + 6] = 0xfe;
+    tessera_status status{};
+    ASSERT_EQ(gpu.run(kDecode, &status), TESSERA_OK) << status.message;
+    for (int c = 0; c < 128; ++c) EXPECT_EQ(std::isnan(o[c]), c == 64 + 3 || c == 64 + 4) << dtype << " " << c;
+  }
+}
+
 // Scales of every granularity, by more than f16 holds apart, on all layouts.
 TEST(GpuDecodeRuns, ScalesOfBytes) {
   TESSERA_NEEDS_GPU();

@@ -144,6 +144,8 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
     }
     at = source.find(tile + kAhead + 1);
     free = free == kAhead ? 0 : free + 1;
+    // While the first keys are on their way.
+    if (tile == begin - 1) open_arrivals(p, view.unit);
     if (tile < begin) continue;
 
     const bool unmasked = tile >= view.tiles.unmasked_begin && tile < view.tiles.unmasked_end;
@@ -173,7 +175,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   __shared__ DecodeView view;
   if (threadIdx.x == 0) {
     view_unit(p, blockIdx.x, 16 * p.row_tiles, Config::kTileN, Config::kCacheBytes, view);
-    if (p.splits > 1) open_arrivals(p, view.unit);
   }
   __syncthreads();
   if (view.first_row >= view.rows) return;
@@ -186,6 +187,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   float factor = 1.0f;
   if (view.tiles.begin < view.tiles.end) {
     factor = run_tiles<Element, Cache, Config>(p, view, shared, acc, statistics);
+  } else {
+    open_arrivals(p, view.unit);
   }
   float base[2], sum[2];
 #pragma unroll

@@ -30,11 +30,11 @@ struct MergedRow {
   float o[8];
 };
 
-// The lanes of a row in turn hold the weights of kRowLanes states at a time. An empty state (sum 0) weighs nothing and
-// its accumulators are not read.
+// The lanes of a row in turn hold the weights of kRowLanes states at a time. An empty state (sum 0) weighs nothing,
+// whatever its accumulators are.
 template <int kHeadDim>
 __device__ __forceinline__ MergedRow merge_row(const RowStates& states) {
-  constexpr int kLanes = kRowLanes<kHeadDim>;
+  constexpr int kLanes = kRowLanes<kHeadDim>, kGroup = 8;
   const int lane = threadIdx.x % kLanes;
   float highest = -INFINITY;
   for (int s = lane; s < states.count; s += kLanes) {
@@ -56,14 +56,22 @@ __device__ __forceinline__ MergedRow merge_row(const RowStates& states) {
       row.sum += weight * one.y;
     }
     const int here = states.count - first < kLanes ? states.count - first : kLanes;
-#pragma unroll 4
-    for (int s = 0; s < here; ++s) {
-      const float w = __shfl_sync(0xffffffffu, weight, s, kLanes);
-      if (w != 0.0f) {
-        const float* at = acc + (first + s) * states.acc_stride;
-        const float4 low = *reinterpret_cast<const float4*>(at), high = *reinterpret_cast<const float4*>(at + 4);
-        row.o[0] += w * low.x, row.o[1] += w * low.y, row.o[2] += w * low.z, row.o[3] += w * low.w;
-        row.o[4] += w * high.x, row.o[5] += w * high.y, row.o[6] += w * high.z, row.o[7] += w * high.w;
+    for (int group = 0; group < here; group += kGroup) {
+      // Loads first, all at once; what is past the last state or weighs nothing is not added.
+      float4 low[kGroup], high[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        const int s = first + group + i < states.count ? first + group + i : states.count - 1;
+        const auto* at = reinterpret_cast<const float4*>(acc + s * states.acc_stride);
+        low[i] = at[0], high[i] = at[1];
+      }
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        const float w = __shfl_sync(0xffffffffu, weight, group + i, kLanes);
+        if (w != 0.0f) {
+          row.o[0] += w * low[i].x, row.o[1] += w * low[i].y, row.o[2] += w * low[i].z, row.o[3] += w * low[i].w;
+          row.o[4] += w * high[i].x, row.o[5] += w * high[i].y, row.o[6] += w * high[i].z, row.o[7] += w * high[i].w;
+        }
       }
     }
   }
@@ -127,6 +135,7 @@ __device__ __forceinline__ void keep_state(char* shared, const float (&acc)[1][C
 // Counts the units' arrivals. The counter may hold anything: a block that finds no count of this launch sets 0 before
 // it arrives, and the last one leaves no such count behind, so that a replay of the launch starts anew.
 __device__ __forceinline__ void open_arrivals(const DecodeParams& p, uint32_t unit) {
+  if (p.splits == 1 || threadIdx.x != 0) return;
   unsigned long long* counter = p.arrivals + unit;
   const unsigned long long seen = *static_cast<volatile unsigned long long*>(counter);
   // Where another block was faster, its count stands.
