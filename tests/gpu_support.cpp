@@ -1,6 +1,7 @@
 // Host operands mirrored to the device, and the comparison of what a CUDA row wrote with the judge.
 #include "gpu_support.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -27,9 +28,11 @@ int GpuCase::run(const std::string& kernel, tessera_status* status) {
   mirror.upload();
   const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);
   const baselines::DeviceBuffer workspace(set.problem.device, bytes);
-  if (bytes > 0 && poison_workspace) {
+  const size_t poisoned = poison_workspace ? bytes : std::min(bytes, counter_bytes);
+  if (poisoned > 0) {
     const cuda::DeviceScope scope(set.problem.device);
-    expect_success(cudaMemset(workspace.data(), 0xff, bytes), "cudaMemset");
+    auto* end = static_cast<std::byte*>(workspace.data()) + bytes;
+    expect_success(cudaMemset(end - poisoned, 0xff, poisoned), "cudaMemset");
     expect_success(cudaDeviceSynchronize(), "cudaMemset");  // the run's stream may be another device's
   }
   const tessera_tensors tensors = mirror.translate(set.tensors);

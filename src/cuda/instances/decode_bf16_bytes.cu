@@ -3,7 +3,7 @@
 
 namespace tessera::cuda::sm80 {
 
-extern constexpr DecodeBuckets kDecodeBf16Int8 = decode_buckets<Bf16, ByteCache<Bf16, ByteType::int8>>();
-extern constexpr DecodeBuckets kDecodeBf16E4m3 = decode_buckets<Bf16, ByteCache<Bf16, ByteType::e4m3>>();
+extern constexpr DecodeBuckets kDecodeBf16Int8 = decode_buckets<Bf16, ByteCache<ByteType::int8>>();
+extern constexpr DecodeBuckets kDecodeBf16E4m3 = decode_buckets<Bf16, ByteCache<ByteType::e4m3>>();
 
 }  // namespace tessera::cuda::sm80

@@ -3,7 +3,7 @@
 
 namespace tessera::cuda::sm80 {
 
-extern constexpr DecodeBuckets kDecodeF16Int8 = decode_buckets<F16, ByteCache<F16, ByteType::int8>>();
-extern constexpr DecodeBuckets kDecodeF16E4m3 = decode_buckets<F16, ByteCache<F16, ByteType::e4m3>>();
+extern constexpr DecodeBuckets kDecodeF16Int8 = decode_buckets<F16, ByteCache<ByteType::int8>>();
+extern constexpr DecodeBuckets kDecodeF16E4m3 = decode_buckets<F16, ByteCache<ByteType::e4m3>>();
 
 }  // namespace tessera::cuda::sm80

@@ -24,11 +24,18 @@ __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c
   return d;
 }
 
-// The same of bf16. PTX ISA: fma.rn.bf16x2.
-__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
+// Whether the GPU that is compiled for has e4m3_to_f16x2().
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+inline constexpr bool kConvertsE4m3 = false;
+#else
+inline constexpr bool kConvertsE4m3 = true;
+#endif
+
+// Two e4m3 to f16, exact, the low byte to the low half; sm_89 and later. PTX ISA: cvt.rn.f16x2.e4m3x2.
+__device__ __forceinline__ uint32_t e4m3_to_f16x2(uint16_t bytes) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(bytes));
+  return pair;
 }
 
 }  // namespace tessera::cuda::ptx

@@ -83,14 +83,16 @@ struct ScaleState {
     }
   }
 
+  // `row`: of the lane's two rows.
   template <class Cache>
-  __device__ __forceinline__ static void apply_keys(float (&scores)[1][2][4], const float* keys) {
+  __device__ __forceinline__ static void apply_keys(float (&scores)[1][2][4], const float* keys,
+                                                    const float (&row)[2]) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float2 scale = *reinterpret_cast<const float2*>(keys + fragment_column(n, 0));
       const float low = scale.x * Cache::kUnit, high = scale.y * Cache::kUnit;
-      scores[0][n][0] *= low, scores[0][n][2] *= low;
-      scores[0][n][1] *= high, scores[0][n][3] *= high;
+      scores[0][n][0] = scores[0][n][0] * row[0] * low, scores[0][n][2] = scores[0][n][2] * row[1] * low;
+      scores[0][n][1] = scores[0][n][1] * row[0] * high, scores[0][n][3] = scores[0][n][3] * row[1] * high;
     }
   }
 };
@@ -101,7 +103,8 @@ template <class Element, class Cache, class Config>
 __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeView& view, char* shared_memory,
                                            float (&acc)[1][Config::kHeadDim / 8][4], RowStatistics<1>& statistics) {
   using Layout = typename DecodeSource<Config>::Layout;
-  constexpr bool kScaled = Cache::kBytes == 1;
+  using Product = typename Cache::template Product<Element>;
+  constexpr bool kScaled = Cache::kBytes == 1, kConverts = Product::kType != Element::kType;
   const DecodeSource<Config> source{p, view};
   const uint32_t shared = ptx::shared_address(shared_memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -115,6 +118,7 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
 
   QueryFragments<Config::kHeadDim> q;
   load_queries<Cache>(q, p, view, DecodeRows(p, view));
+  float row_scale[2] = {1.0f, 1.0f};
   int2 at = source.find(begin);
   float scale_ahead = 0.0f;  // of the tile whose copies were started last
   ScaleState scale_state;
@@ -145,7 +149,10 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
     at = source.find(tile + kAhead + 1);
     free = free == kAhead ? 0 : free + 1;
     // While the first keys are on their way.
-    if (tile == begin - 1) open_arrivals(p, view.unit);
+    if (tile == begin - 1) {
+      open_arrivals(p, view.unit);
+      if constexpr (kConverts) queries_to_f16(q, row_scale);
+    }
     if (tile < begin) continue;
 
     const bool unmasked = tile >= view.tiles.unmasked_begin && tile < view.tiles.unmasked_end;
@@ -154,12 +161,12 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
       const uint32_t part = free * Config::kStageBytes + piece * Config::kWarpBytes, keys = shared + part;
       const auto* key_scales = reinterpret_cast<const float*>(shared_memory + part + 2 * Config::kKeyBytes);
       float scores[1][2][4];
-      multiply_query_keys<Element, Cache>(scores, q, keys + key_lane);
-      if constexpr (kScaled) ScaleState::apply_keys<Cache>(scores, key_scales);
+      multiply_query_keys<Product, Cache>(scores, q, keys + key_lane);
+      if constexpr (kScaled) ScaleState::apply_keys<Cache>(scores, key_scales, row_scale);
       score_keys<Element>(scores, p, view, int64_t{tile} * Config::kTileN + piece * Config::kWarpKeys, unmasked);
       online_softmax(scores, acc, statistics, p.general ? 1.0f : p.f.scale_log2);
       if constexpr (kScaled) scale_state.apply(scores, acc, key_scales + Config::kWarpKeys);
-      multiply_probs_values<Element, Cache, Config::kHeadDim>(acc, scores, keys + value_lane);
+      multiply_probs_values<Product, Cache, Config::kHeadDim>(acc, scores, keys + value_lane);
     }
   }
   ptx::copy_async_wait<0>();

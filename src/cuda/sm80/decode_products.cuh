@@ -9,6 +9,7 @@
 #include "../tile/cache.cuh"
 #include "../tile/layout.cuh"
 #include "../tile/score.cuh"
+#include "../tile/softmax.cuh"
 #include "decode_config.hpp"
 #include "decode_unit.cuh"
 
@@ -37,6 +38,36 @@ template <int kHeadDim>
 struct QueryFragments {
   uint32_t a[kHeadDim / 16][4];
 };
+
+// bf16 queries over caches of bytes become f16, each row times a power of two that brings its largest element to
+// [2^14, 2^15): exact but for elements below 2^-31 of that. `inverse` takes the power back.
+template <int kHeadDim>
+__device__ __forceinline__ void queries_to_f16(QueryFragments<kHeadDim>& q, float (&inverse)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const uint32_t pair = q.a[step][half + 2 * part] & 0x7fff7fffu;
+        largest = fmaxf(largest, fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)));
+      }
+    }
+    // 141 - e, a float's bias added. Infinities stay; a row below 2^-112 gets the largest power.
+    const uint32_t bits = __float_as_uint(quad_max(largest)) >> 23, exponent = bits > 15 ? bits : 15;
+    const float factor = __uint_as_float((268 - exponent) << 23);
+    inverse[half] = __uint_as_float((exponent - 14) << 23);
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        uint32_t& pair = q.a[step][half + 2 * part];
+        pair = ptx::pack_f16(factor * __uint_as_float(pair << 16), factor * __uint_as_float(pair & 0xffff0000u));
+      }
+    }
+  }
+}
 
 // Rows that are not valid, and columns past the head dim, become zero.
 template <class Cache, int kHeadDim>
@@ -81,8 +112,12 @@ __device__ __forceinline__ void multiply_query_keys(float (&scores)[1][2][4], co
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const auto& a = q.a[2 * pair + i];
-        Element::mma(scores[0][0], a, Cache::template pair<0, 1>(k[i]), Cache::template pair<2, 3>(k[i]));
-        Element::mma(scores[0][1], a, Cache::template pair<0, 1>(k[2 + i]), Cache::template pair<2, 3>(k[2 + i]));
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          uint32_t low, high;
+          Cache::template pairs<0, 1>(k[2 * n + i], low, high);
+          Element::mma(scores[0][n], a, low, high);
+        }
       }
     }
   }
@@ -114,8 +149,11 @@ __device__ __forceinline__ void multiply_probs_values(float (&acc)[1][kHeadDim /
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int n = 4 * pair + 2 * i;
-        Element::mma(acc[0][n], a, Cache::template pair<0, 2>(v[2 * i]), Cache::template pair<0, 2>(v[2 * i + 1]));
-        Element::mma(acc[0][n + 1], a, Cache::template pair<1, 3>(v[2 * i]), Cache::template pair<1, 3>(v[2 * i + 1]));
+        uint32_t even[2], odd[2];
+        Cache::template pairs<0, 2>(v[2 * i], even[0], odd[0]);
+        Cache::template pairs<0, 2>(v[2 * i + 1], even[1], odd[1]);
+        Element::mma(acc[0][n], a, even[0], even[1]);
+        Element::mma(acc[0][n + 1], a, odd[0], odd[1]);
       }
     }
   }

@@ -38,9 +38,13 @@ struct DecodeSource {
 
   // Starts the copies of the warp's keys and values of `tile` to the warp's part of a stage.
   __device__ __forceinline__ void start(uint32_t stage, int tile, int2 at) const {
-    const int key = first_key(tile);
-    start_rows(stage, key, at, view.k, p.f.k_stride, p.f.head_dim_qk * kBytes / 16);
-    start_rows(stage + Config::kKeyBytes, key, at, view.v, p.f.v_stride, p.f.head_dim_v * kBytes / 16);
+    const int lane = threadIdx.x % 32, row = lane / kLanes, chunk = lane % kLanes, first = first_key(tile);
+    // Read here, once: copies are thought to change memory.
+    const int left = static_cast<int>(view.sequence.band.seqlen_k) - first;
+    const int64_t cache_row = view.sequence.kv_row + first + row;
+    const char *k = view.k + chunk * 16, *v = view.v + chunk * 16;
+    start_rows(stage, left, cache_row, at, k, p.f.k_stride, p.f.head_dim_qk * kBytes / 16 - chunk);
+    start_rows(stage + Config::kKeyBytes, left, cache_row, at, v, p.f.v_stride, p.f.head_dim_v * kBytes / 16 - chunk);
   }
 
   // The scale of the lane's key (lanes 0 to 15) or value of `tile`, `at` being its page and slot; 0 past the end.
@@ -65,12 +69,11 @@ struct DecodeSource {
   }
 
  private:
-  __device__ __forceinline__ void start_rows(uint32_t destination, int first, int2 at, const char* head,
-                                             const Strides& stride, int valid_chunks) const {
+  // `left`: keys from the warp's first on; `chunks`: of a row from the lane's first on; `head`: of row 0.
+  __device__ __forceinline__ void start_rows(uint32_t destination, int left, int64_t cache_row, int2 at,
+                                             const char* head, const Strides& stride, int chunks) const {
     const int lane = threadIdx.x % 32, row = lane / kLanes, chunk = lane % kLanes;
-    const int seqlen_k = static_cast<int>(view.sequence.band.seqlen_k);
-    head += chunk * 16;
-    const char* pointer = head + kBytes * stride.row * (view.sequence.kv_row + first + row);
+    const char* pointer = head + kBytes * stride.row * cache_row;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int my_row = row + pass * kRowsPerPass;
@@ -78,11 +81,10 @@ struct DecodeSource {
         const int page = __shfl_sync(0xffffffffu, at.x, my_row), slot = __shfl_sync(0xffffffffu, at.y, my_row);
         pointer = head + kBytes * (page * stride.batch + slot * stride.row);
       }
-      const bool valid = first + my_row < seqlen_k;
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
         ptx::copy_async_16(destination + Layout::offset(my_row, chunk) + i * kLanes * 16, pointer + i * kLanes * 16,
-                           valid && chunk + i * kLanes < valid_chunks ? 16 : 0);
+                           my_row < left && i * kLanes < chunks ? 16 : 0);
       }
       pointer += kBytes * stride.row * kRowsPerPass;
     }

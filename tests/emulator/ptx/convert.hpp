@@ -20,12 +20,19 @@ inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
   };
   return one(0) | one(16);
 }
-inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
-  const auto one = [&](int shift) {
-    const auto part = [&](uint32_t pair) { return double(emulator::from_bf16(static_cast<uint16_t>(pair >> shift))); };
-    return uint32_t{emulator::to_bf16(static_cast<float>(std::fma(part(a), part(b), part(c))))} << shift;
+
+inline constexpr bool kConvertsE4m3 = true;
+
+// Sign, four bits of exponent with bias 7, three of mantissa; 0x7f is NaN, and there is no infinity.
+inline uint32_t e4m3_to_f16x2(uint16_t bytes) {
+  const auto one = [](uint32_t byte) {
+    const int exponent = static_cast<int>(byte >> 3 & 15), mantissa = static_cast<int>(byte & 7);
+    if ((byte & 0x7f) == 0x7f) return uint32_t{0x7fff};
+    const float magnitude =
+        exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
+    return emulator::to_f16(magnitude) | (byte & 0x80) << 8;
   };
-  return one(0) | one(16);
+  return one(bytes & 0xffu) | one(uint32_t{bytes} >> 8) << 16;
 }
 
 }  // namespace tessera::cuda::ptx
