@@ -22,6 +22,12 @@ ALLOWED_BYTES = {
     # Decode at d 256 over bytes: 64 registers of queries and 128 of accumulators beside the conversions; numbers of the
     # copies lie in local memory, 20 loads a tile of keys, for which the warp waits anyway.
     "DecodeConfigILi256ELi1E": 40,
+    # Hopper's backward at d 256: descriptors that do not change lie in local memory, 12 loads a step of 4000 cycles; at
+    # d 64: of 64 probabilities a thread five wait there for dS.
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi256E": 48,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi256E": 48,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 20,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 20,
     # d 64 with 192 rows: 160 registers hold the plain loop; the masked loops and the scheduler thread keep a few
     # numbers in local memory. The 128-row kernel without spills is 20 % slower on long rows.
     "sm9014forward_kernelINS0_4Bf16ENS1_8MeasuredINS1_12ForwardShapeILi64ELi64ELi3E": 56,

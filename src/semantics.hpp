@@ -62,11 +62,12 @@ struct Band {
     return begin < end ? Range{begin, end} : Range{0, 0};
   }
 
-  // Whether every row of [row_begin, row_end) that exists sees every key of [key_begin, key_end).
-  TESSERA_HD bool keeps_all(int64_t row_begin, int64_t row_end, int64_t key_begin, int64_t key_end) const {
-    if (row_end > seqlen_q) row_end = seqlen_q;
-    return key_end <= seqlen_k && diagonal(row_end - 1) - left <= key_begin &&
-           diagonal(row_begin) + right >= key_end - 1;
+  // Rows that see every key of [key_begin, key_end), which is not empty.
+  TESSERA_HD Range fully_seeing_rows(int64_t key_begin, int64_t key_end) const {
+    if (key_end > seqlen_k) return {0, 0};
+    const int64_t first = key_end - 1 - right - offset, last = key_begin + left - offset;
+    const int64_t begin = first > 0 ? first : 0, end = last + 1 < seqlen_q ? last + 1 : seqlen_q;
+    return begin < end ? Range{begin, end} : Range{0, 0};
   }
 
   // Tiles of tile_n keys that some row of [row_begin, row_end) sees. Empty blocks give {0, 0, 0, 0}.

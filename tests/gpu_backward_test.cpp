@@ -87,8 +87,8 @@ TEST(GpuBackwardRows, HopperTakesWhatItSays) {
     int code;
   } cases[] = {{"d64 causal", TESSERA_OK},          {"d128 softcap=9", TESSERA_OK},
                {"d96 dv40 window=5,5", TESSERA_OK}, {"d64 packed sinks dlse deterministic", TESSERA_OK},
-               {"d192", TESSERA_UNSUPPORTED},       {"d64 bias=h", TESSERA_UNSUPPORTED},
-               {"d64 alibi", TESSERA_UNSUPPORTED}};
+               {"d192 dv128 causal", TESSERA_OK},   {"d256 softcap=9 deterministic", TESSERA_OK},
+               {"d64 bias=h", TESSERA_UNSUPPORTED}, {"d64 alibi", TESSERA_UNSUPPORTED}};
   for (const auto& one : cases) {
     SCOPED_TRACE(one.text);
     baselines::OperandSet operands = operands_of(std::string("bwd bf16 b2 hq2 sq70 sk90 ") + one.text + " cuda");

@@ -126,11 +126,22 @@ TEST(Semantics, QueryTilesOfKeyTilesAgreeWithKeyTilesOfQueryTiles) {
         const bool from_key = !rows.empty() && m >= rows.begin / kTileM && m * kTileM < rows.end;
         ASSERT_EQ(from_key, n >= tiles.begin && n < tiles.end)
             << sq << " " << sk << " " << left << " " << right << " " << top_left << " tiles " << m << "," << n;
+      }
+    }
+  });
+}
+
+TEST(Semantics, FullySeeingRowsSeeEveryKeyOfATile) {
+  constexpr int64_t kTileN = 3;
+  for_each_band(7, [](int64_t sq, int64_t sk, int64_t left, int64_t right, bool top_left) {
+    const Band band = make_band(sq, sk, left, right, top_left);
+    for (int64_t n = 0; n * kTileN < sk + kTileN; ++n) {
+      const Range rows = band.fully_seeing_rows(n * kTileN, (n + 1) * kTileN);
+      for (int64_t i = 0; i < sq; ++i) {
         bool all = true;
-        for (int64_t i = m * kTileM; i < std::min(sq, (m + 1) * kTileM); ++i) {
-          for (int64_t j = n * kTileN; j < (n + 1) * kTileN; ++j) all &= band.keeps(i, j);
-        }
-        ASSERT_EQ(band.keeps_all(m * kTileM, (m + 1) * kTileM, n * kTileN, (n + 1) * kTileN), all);
+        for (int64_t j = n * kTileN; j < (n + 1) * kTileN; ++j) all &= band.keeps(i, j);
+        ASSERT_EQ(i >= rows.begin && i < rows.end, all)
+            << sq << " " << sk << " " << left << " " << right << " " << top_left << " at " << i << ", tile " << n;
       }
     }
   });

@@ -10,7 +10,6 @@ using core::Refusal;
 
 namespace {
 
-int64_t align_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 int64_t scratch_rows(const Problem& p) {
   return count_scratch_rows(p.layout_q == TESSERA_PACKED, p.batch, p.seqlen_q, p.total_q);
 }

@@ -24,7 +24,7 @@ struct BackwardParams {
   int32_t d_bias_dtype;  // 0: not wanted
   bool dq_is_float, dk_is_float, dv_is_float;
 
-  // The workspace. [heads_q][scratch_rows] each: lse as the main kernel wants it (+inf for rows that add nothing) and
+  // The workspace. [heads_q][scratch_rows] each: lse to base 2 (+inf for rows that add nothing) and
   // delta = rowsum(d_o * o) - d_lse.
   float *lse, *delta;
   // dq before scale, [heads_q][scratch_rows][head dim bucket], within that as the main kernel's fragments lie, see

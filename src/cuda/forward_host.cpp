@@ -29,7 +29,6 @@ Refusal refuse_rows(std::span<const StrideRule> rules, int64_t unit) {
 }
 
 int64_t query_rows(const Problem& p) { return p.layout_q == TESSERA_PACKED ? p.total_q : p.batch * p.seqlen_q; }
-int64_t align_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 void fill_pointers(const tessera_tensors& t, const Problem& p, ForwardParams* out) {
   out->q = t.q;
   out->k = t.k;

@@ -26,6 +26,8 @@ core::Refusal refuse_sizes(const core::Problem& p, int32_t tile_m);
 core::Refusal refuse_layout(const core::Problem& p);
 
 inline int64_t query_blocks(const core::Problem& p, int64_t tile_m) { return (p.seqlen_q + tile_m - 1) / tile_m; }
+// Arrays of a workspace start at multiples of 256 bytes.
+inline int64_t align_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 inline int64_t splits(const core::Problem& p) { return p.num_splits > 1 ? p.num_splits : 1; }
 // Bytes of the partial states of n splits, each part a multiple of 256.
 int64_t partial_o_bytes(const core::Problem& p, int64_t n);

@@ -1,5 +1,5 @@
 // What stands before and after the main kernel of a backward pass, for every architecture:
-//   preprocess    delta = rowsum(d_o * o) - d_lse, lse as the main kernel wants it, parts of d_sinks; zeroes dq's sums
+//   preprocess    delta = rowsum(d_o * o) - d_lse, lse to base 2 for the main kernel, parts of d_sinks; zeroes dq's sums
 //   postprocess   dq = scale * the sums, in its type and strides
 //   d_sinks       their parts summed in a fixed order
 // Reads o and d_o once and writes dq's sums and dq once: bound by memory.
@@ -27,13 +27,13 @@ __device__ __forceinline__ RowItem row_item(const BackwardParams& p) {
   return {static_cast<int>(head_batch % p.f.heads_q), static_cast<int>(tile), head_batch / p.f.heads_q};
 }
 
-// Sum of d_o * o over the 8 columns from `column` on.
-template <class Element>
+// Sum of d_o * o over the 8 columns at these elements.
+template <class Element, bool kFloat>
 __device__ __forceinline__ float multiply_chunk(const BackwardParams& p, int64_t o, int64_t d_o) {
   const uint4 grad = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.d_o) + d_o);
   const uint32_t grads[4] = {grad.x, grad.y, grad.z, grad.w};
   float values[8];
-  if (p.f.o_is_float) {
+  if constexpr (kFloat) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float4 four = reinterpret_cast<const float4*>(static_cast<const float*>(p.f.o) + o)[i];
@@ -60,10 +60,28 @@ __device__ __forceinline__ float multiply_chunk(const BackwardParams& p, int64_t
   return sum;
 }
 
+// This thread's part of rowsum(d_o * o), for each kRowsPerPass-th of kPasses rows from `row` on; rows past the last one
+// that is used give that one's. Columns outside, so that the loads of all rows are under way at once.
+template <class Element, bool kFloat, int kPasses, int kRowsPerPass, int kLanes>
+__device__ __forceinline__ void multiply_rows(const BackwardParams& p, float (&sums)[kPasses], const SequenceView& at,
+                                              int head, int64_t row) {
+  const int64_t o = at.q_batch * p.f.o_stride.batch + head * p.f.o_stride.head;
+  const int64_t d_o = at.q_batch * p.d_o_stride.batch + head * p.d_o_stride.head;
+  if (at.band.seqlen_q == 0) return;
+  for (int c = threadIdx.x % kLanes * 8; c < p.f.head_dim_v; c += kLanes * 8) {
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int64_t used = clamp_to(row + pass * kRowsPerPass, 0, at.band.seqlen_q - 1);
+      sums[pass] += multiply_chunk<Element, kFloat>(p, o + (at.q_row + used) * p.f.o_stride.row + c,
+                                                    d_o + (at.q_row + used) * p.d_o_stride.row + c);
+    }
+  }
+}
+
 // dq_dim: the head-dim bucket of the main kernel, whose sums this zeroes.
 template <class Element>
 __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_constant__ BackwardParams p, int dq_dim) {
-  constexpr int kLanes = 8, kRowsPerPass = kRowThreads / kLanes;
+  constexpr int kLanes = 8, kRowsPerPass = kRowThreads / kLanes, kPasses = kRowTile / kRowsPerPass;
   __shared__ float sink_terms[kRowTile];
   const RowItem item = row_item(p);
   SequenceView at;
@@ -74,24 +92,32 @@ __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_co
   const int64_t scratch = item.head * p.scratch_rows + scratch_row(p.f, item.batch, at);
   const int64_t lse_row = p.f.cu_seqlens_q != nullptr ? item.head * p.f.total_q + at.q_row
                                                       : (at.q_batch * p.f.heads_q + item.head) * p.f.seqlen_q;
-  const int64_t o = at.q_batch * p.f.o_stride.batch + item.head * p.f.o_stride.head;
-  const int64_t d_o = at.q_batch * p.d_o_stride.batch + item.head * p.d_o_stride.head;
   const bool owned = first < (at.rows_q + kScratchRows - 1) / kScratchRows * kScratchRows;
-  for (int r = threadIdx.x / kLanes; r < kRowTile; r += kRowsPerPass) {
+  if (owned) {
+    float4* sums = reinterpret_cast<float4*>(p.dq_sum + dq_fragment(p.scratch_rows, 0, scratch + first, 0, dq_dim));
+    for (int i = threadIdx.x; i < kRowTile * dq_dim / 4; i += kRowThreads)
+      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (p.turns != nullptr && threadIdx.x < kRowTile / kTurnRows)
+      p.turns[(scratch + first) / kTurnRows + threadIdx.x] = 0;
+  }
+
+  const int64_t my_row = first + threadIdx.x / kLanes;
+  float deltas[kPasses] = {};
+  if (p.f.o_is_float) {
+    multiply_rows<Element, true, kPasses, kRowsPerPass, kLanes>(p, deltas, at, item.head, my_row);
+  } else {
+    multiply_rows<Element, false, kPasses, kRowsPerPass, kLanes>(p, deltas, at, item.head, my_row);
+  }
+#pragma unroll
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const int r = pass * kRowsPerPass + threadIdx.x / kLanes;
     const int64_t row = first + r;
-    const bool used = row < at.band.seqlen_q;
-    float delta = 0.0f;
-    if (used) {
-      for (int c = threadIdx.x % kLanes * 8; c < p.f.head_dim_v; c += kLanes * 8) {
-        delta += multiply_chunk<Element>(p, o + (at.q_row + row) * p.f.o_stride.row + c,
-                                         d_o + (at.q_row + row) * p.d_o_stride.row + c);
-      }
-    }
+    float delta = row < at.band.seqlen_q ? deltas[pass] : 0.0f;
 #pragma unroll
     for (int lane = 1; lane < kLanes; lane *= 2) delta += __shfl_xor_sync(0xffffffffu, delta, lane);
     if (threadIdx.x % kLanes != 0) continue;
     float lse = INFINITY, term = 0.0f;
-    if (used) {
+    if (row < at.band.seqlen_q) {
       if (p.d_lse != nullptr) delta -= p.d_lse[lse_row + row];
       lse = p.f.lse[lse_row + row];
       // The exponent is at most 0, since the sink is part of lse; a rounded lse must not make it more.
@@ -101,16 +127,9 @@ __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_co
     }
     sink_terms[r] = term;
     if (owned) {
-      p.lse[scratch + row] = lse;
+      p.lse[scratch + row] = lse * static_cast<float>(core::kLog2E);
       p.delta[scratch + row] = delta;
     }
-  }
-  if (owned) {
-    float4* sums = reinterpret_cast<float4*>(p.dq_sum + dq_fragment(p.scratch_rows, 0, scratch + first, 0, dq_dim));
-    for (int i = threadIdx.x; i < kRowTile * dq_dim / 4; i += kRowThreads)
-      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (p.turns != nullptr && threadIdx.x < kRowTile / kTurnRows)
-      p.turns[(scratch + first) / kTurnRows + threadIdx.x] = 0;
   }
   if (p.d_sinks == nullptr) return;
   __syncthreads();

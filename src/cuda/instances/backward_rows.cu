@@ -10,23 +10,24 @@ using RowsKernel = void (*)(BackwardParams);
 
 PreprocessKernel preprocess_function(bool bf16) { return bf16 ? preprocess_kernel<Bf16> : preprocess_kernel<F16>; }
 
+template <class Element, bool kTransposed>
+RowsKernel postprocess_of(int32_t dim) {
+  switch (dim) {
+    case 64:
+      return postprocess_kernel<Element, 64, kTransposed>;
+    case 96:
+      return postprocess_kernel<Element, 96, kTransposed>;
+    case 128:
+      return postprocess_kernel<Element, 128, kTransposed>;
+    case 192:
+      return postprocess_kernel<Element, 192, kTransposed>;
+    default:
+      return postprocess_kernel<Element, 256, kTransposed>;
+  }
+}
 template <class Element>
 RowsKernel postprocess_of(const DqSums& sums) {
-  if (sums.transposed) {
-    return sums.dim == 64 ? postprocess_kernel<Element, 64, true> : postprocess_kernel<Element, 128, true>;
-  }
-  switch (sums.dim) {
-    case 64:
-      return postprocess_kernel<Element, 64, false>;
-    case 96:
-      return postprocess_kernel<Element, 96, false>;
-    case 128:
-      return postprocess_kernel<Element, 128, false>;
-    case 192:
-      return postprocess_kernel<Element, 192, false>;
-    default:
-      return postprocess_kernel<Element, 256, false>;
-  }
+  return sums.transposed ? postprocess_of<Element, true>(sums.dim) : postprocess_of<Element, false>(sums.dim);
 }
 RowsKernel postprocess_function(bool bf16, const DqSums& sums) {
   return bf16 ? postprocess_of<Bf16>(sums) : postprocess_of<F16>(sums);

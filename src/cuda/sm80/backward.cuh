@@ -110,12 +110,12 @@ __device__ __forceinline__ void make_scores(ScoreFragments<Config>& probs, Score
   const int64_t key = int64_t{view.key_tile} * Config::kTileN, query = int64_t{query_tile} * Config::kTileM;
   const int64_t first_key = key + warp.first_key(), first_query = query + piece * Config::kQueries;
   if constexpr (kKind == ScoreKind::plain) {
-    differentiate_plain(probs, grads, at, p.f.scale);
+    differentiate_plain(probs, grads, at, p.f.scale_log2);
   } else {
     const HeadScores scores = head_scores(p.f, view.batch, head);
     differentiate_general<Element, kCapped>(probs, grads, at, p.f, scores, band, first_key, first_query);
   }
-  if (!band.keeps_all(query, query + Config::kTileM, key, key + Config::kTileN)) {
+  if (query_tile < view.plain_begin || query_tile >= view.plain_end) {
     mask_transposed(probs, grads, band, first_key, first_query);
   }
 }

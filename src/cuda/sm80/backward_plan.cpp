@@ -14,12 +14,7 @@ using core::Plan;
 using core::Problem;
 using core::Refusal;
 
-size_t bucket(const Problem& p) {
-  const int32_t dim = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
-  size_t index = 0;
-  while (kHeadDimBuckets[index] < dim) ++index;
-  return index;
-}
+size_t bucket(const Problem& p) { return head_dim_bucket(p.head_dim_qk, p.head_dim_v); }
 DqSums dq_sums(const Problem& p) { return {kHeadDimBuckets[bucket(p)], false}; }
 
 // Kernels by size, element type and bucket of kHeadDimBuckets; null: the other size's serve.

@@ -10,9 +10,8 @@
 
 #include <cstdint>
 
-#include "../tile/element.cuh"
-#include "../tile/layout.cuh"
 #include "backward_config.hpp"
+#include "products.cuh"
 
 namespace tessera::cuda::sm80 {
 
@@ -26,75 +25,6 @@ __device__ __forceinline__ int pair_column(int column_warp, int pair) {
   return (column_warp + pair * kWarps) * 16;
 }
 
-template <int kBlocks, int kColumns>
-__device__ __forceinline__ void clear(float (&acc)[kBlocks][kColumns][4]) {
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) acc[b][n][0] = acc[b][n][1] = acc[b][n][2] = acc[b][n][3] = 0.0f;
-  }
-}
-
-// scores = rows of tile `a` times rows of tile `b`, over the head dim: [16 * kBlocks][8 * kColumns].
-template <class Element, int kDim, int kBlocks, int kColumns>
-__device__ __forceinline__ void multiply_rows(float (&scores)[kBlocks][kColumns][4], uint32_t a, uint32_t b) {
-  using Layout = TileLayout<kDim>;
-  clear(scores);
-#pragma unroll
-  for (int step = 0; step < kDim / 16; ++step) {
-    uint32_t left[kBlocks][4];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      ptx::ldmatrix_x4(left[block], Layout::chunk_pair(a, step) + block * 16 * Layout::kRowBytes);
-    }
-    const uint32_t b_step = Layout::chunk_pair(b, step);
-#pragma unroll
-    for (int pair = 0; pair < kColumns / 2; ++pair) {
-      uint32_t right[4];
-      ptx::ldmatrix_x4(right, b_step + pair * 16 * Layout::kRowBytes);
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        Element::mma(scores[block][2 * pair], left[block], right[0], right[1]);
-        Element::mma(scores[block][2 * pair + 1], left[block], right[2], right[3]);
-      }
-    }
-  }
-}
-
-// acc += left times 16 rows of a tile, every kWarps-th pair of its 8-column blocks.
-template <class Element, int kDim, int kWarps, int kBlocks, int kColumns>
-__device__ __forceinline__ void multiply_step(float (&acc)[kBlocks][kColumns][4], const uint32_t (&left)[kBlocks][4],
-                                              uint32_t right_rows) {
-#pragma unroll
-  for (int pair = 0; pair < kColumns / 2; ++pair) {
-    uint32_t right[4];
-    ptx::ldmatrix_x4_trans(right, TileLayout<kDim>::chunk_pair(right_rows, pair * kWarps));
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      Element::mma(acc[block][2 * pair], left[block], right[0], right[1]);
-      Element::mma(acc[block][2 * pair + 1], left[block], right[2], right[3]);
-    }
-  }
-}
-
-// acc += scores^T's fragments, in registers, times the query rows of a tile.
-template <class Element, int kDim, int kBlocks, int kQueryColumns, int kColumns>
-__device__ __forceinline__ void multiply_registers(float (&acc)[kBlocks][kColumns][4],
-                                                   const float (&scores)[kBlocks][kQueryColumns][4], uint32_t rows) {
-#pragma unroll
-  for (int step = 0; step < kQueryColumns / 2; ++step) {
-    uint32_t left[kBlocks][4];
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      left[b][0] = Element::pack(scores[b][2 * step][0], scores[b][2 * step][1]);
-      left[b][1] = Element::pack(scores[b][2 * step][2], scores[b][2 * step][3]);
-      left[b][2] = Element::pack(scores[b][2 * step + 1][0], scores[b][2 * step + 1][1]);
-      left[b][3] = Element::pack(scores[b][2 * step + 1][2], scores[b][2 * step + 1][3]);
-    }
-    multiply_step<Element, kDim, 1>(acc, left, rows + step * 16 * TileLayout<kDim>::kRowBytes);
-  }
-}
-
 // acc += scores^T, in shared memory as [keys][kTileM], times the query rows of a tile.
 template <class Element, int kDim, int kTileM, int kWarps, int kBlocks, int kColumns>
 __device__ __forceinline__ void multiply_shared(float (&acc)[kBlocks][kColumns][4], uint32_t scores, uint32_t rows) {
@@ -106,7 +36,7 @@ __device__ __forceinline__ void multiply_shared(float (&acc)[kBlocks][kColumns][
     for (int b = 0; b < kBlocks; ++b) {
       ptx::ldmatrix_x4(left[b], Scores::chunk_pair(scores, step) + b * 16 * Scores::kRowBytes);
     }
-    multiply_step<Element, kDim, kWarps>(acc, left, rows + step * 16 * TileLayout<kDim>::kRowBytes);
+    multiply_step<Element, kDim, kWarps>(acc, left, rows, step);
   }
 }
 
@@ -127,7 +57,7 @@ __device__ __forceinline__ void multiply_transposed(float (&acc)[kBlocks][kColum
     for (int b = 0; b < kBlocks; ++b) {
       ptx::ldmatrix_x4_trans(left[b], columns[b] + step * 16 * Scores::kRowBytes);
     }
-    multiply_step<Element, kDim, kWarps>(acc, left, keys + step * 16 * TileLayout<kDim>::kRowBytes);
+    multiply_step<Element, kDim, kWarps>(acc, left, keys, step);
   }
 }
 

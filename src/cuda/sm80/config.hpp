@@ -2,6 +2,7 @@
 // constants as the kernels are made from.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "../score_kind.hpp"
@@ -9,6 +10,14 @@
 namespace tessera::cuda::sm80 {
 
 inline constexpr int kHeadDimBuckets[] = {64, 96, 128, 192, 256};
+
+// The index of the first bucket that holds both head dims, which are at most 256.
+constexpr size_t head_dim_bucket(int32_t head_dim_qk, int32_t head_dim_v) {
+  const int32_t dim = head_dim_qk > head_dim_v ? head_dim_qk : head_dim_v;
+  size_t index = 0;
+  while (kHeadDimBuckets[index] < dim) ++index;
+  return index;
+}
 
 // A block takes kTileM = kWarps * kWarpRows query rows, each warp owning 16 * kRowBlocks of them, and kTileN keys a
 // step.

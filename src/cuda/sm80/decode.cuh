@@ -32,15 +32,16 @@ __device__ __forceinline__ void score_keys(float (&scores)[1][2][4], const Decod
       const int64_t row = rows.query.row[0][half], head = rows.head[half], batch = view.batch;
       const float slope =
           p.f.alibi_slopes != nullptr && rows.valid[half] ? p.f.alibi_slopes[batch * p.f.alibi_stride + head] : 0.0f;
-      const int64_t bias_row = batch * p.f.bias_stride[0] + head * p.f.bias_stride[1] + row * p.f.bias_stride[2] +
-                               view.sequence.first_key * p.f.bias_stride[3];
+      const int64_t bias_row0 =
+          batch * p.f.bias_stride[0] + head * p.f.bias_stride[1] + view.sequence.first_key * p.f.bias_stride[3];
+      const ScoreRow at = score_row(p.f, band, bias_row0, row);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
           float capped;
-          const float x = general_score<Element>(p.f, band, slope, bias_row, row, key + fragment_column(n, e),
-                                                 scores[0][n][e], &capped);
+          const float x =
+              general_score<Element>(p.f, band, slope, at, key + fragment_column(n, e), scores[0][n][e], &capped);
           scores[0][n][e] = x * static_cast<float>(core::kLog2E);
         }
       }

@@ -90,7 +90,7 @@ __device__ __forceinline__ void run_tiles(const ForwardParams& p, const BlockVie
     ptx::copy_async_commit();
 
     typename Fragments<Config>::Scores scores;
-    multiply_query_key<Element, Config>(scores, lane.query, key + lane.key);
+    multiply_rows<Element, Config::kHeadDim>(scores, lane.query, key + lane.key);
     if constexpr (Config::kStages == 1) {
       ptx::copy_async_wait<0>();
       __syncthreads();
@@ -103,7 +103,7 @@ __device__ __forceinline__ void run_tiles(const ForwardParams& p, const BlockVie
       __syncthreads();
     }
     online_softmax(scores, acc, rows, scale);
-    multiply_probs_value<Element, Config>(acc, scores, value + lane.value);
+    multiply_registers<Element, Config::kHeadDim>(acc, scores, value + lane.value);
     keys.keep_row(tile + 2, next_row);
   }
 }
@@ -126,11 +126,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   if (block_row >= view.sequence.rows_q) return;
 
   typename Fragments<Config>::Accumulators acc;
-#pragma unroll
-  for (int b = 0; b < Config::kRowBlocks; ++b) {
-#pragma unroll
-    for (int n = 0; n < Config::kHeadDim / 8; ++n) acc[b][n][0] = acc[b][n][1] = acc[b][n][2] = acc[b][n][3] = 0.0f;
-  }
+  clear(acc);
   RowStatistics<Config::kRowBlocks> rows;
   rows.clear();
   const int64_t first_row = block_row + threadIdx.x / 32 * Config::kWarpRows;

@@ -1,4 +1,4 @@
-// The two products of a tile on mma.sync. Fragment shapes are in ptx/mma.cuh; a warp's scores are [row block][8
+// Products of tiles on mma.sync, for both passes. Fragment shapes are in ptx/mma.cuh; a warp's scores are [row block][8
 // keys][4], its accumulators [row block][8 value columns][4].
 #pragma once
 
@@ -30,65 +30,74 @@ struct LaneAddresses {
   }
 };
 
-// scores = q k^T over the head dim, 16 columns a step.
-template <class Element, class Config>
-__device__ __forceinline__ void multiply_query_key(typename Fragments<Config>::Scores& scores, uint32_t query,
-                                                   uint32_t key) {
-  using Layout = TileLayout<Config::kHeadDim>;
+template <int kBlocks, int kColumns>
+__device__ __forceinline__ void clear(float (&acc)[kBlocks][kColumns][4]) {
 #pragma unroll
-  for (int b = 0; b < Config::kRowBlocks; ++b) {
+  for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-    for (int n = 0; n < Config::kTileN / 8; ++n) {
-      scores[b][n][0] = scores[b][n][1] = scores[b][n][2] = scores[b][n][3] = 0.0f;
-    }
+    for (int n = 0; n < kColumns; ++n) acc[b][n][0] = acc[b][n][1] = acc[b][n][2] = acc[b][n][3] = 0.0f;
   }
+}
+
+// scores = rows of tile `a` times rows of tile `b`, over the head dim: [16 * kBlocks][8 * kColumns].
+template <class Element, int kDim, int kBlocks, int kColumns>
+__device__ __forceinline__ void multiply_rows(float (&scores)[kBlocks][kColumns][4], uint32_t a, uint32_t b) {
+  using Layout = TileLayout<kDim>;
+  clear(scores);
 #pragma unroll
-  for (int step = 0; step < Config::kHeadDim / 16; ++step) {
-    uint32_t a[Config::kRowBlocks][4];
+  for (int step = 0; step < kDim / 16; ++step) {
+    uint32_t left[kBlocks][4];
 #pragma unroll
-    for (int b = 0; b < Config::kRowBlocks; ++b) {
-      ptx::ldmatrix_x4(a[b], Layout::chunk_pair(query, step) + b * 16 * Layout::kRowBytes);
+    for (int block = 0; block < kBlocks; ++block) {
+      ptx::ldmatrix_x4(left[block], Layout::chunk_pair(a, step) + block * 16 * Layout::kRowBytes);
     }
-    const uint32_t key_step = Layout::chunk_pair(key, step);
+    const uint32_t b_step = Layout::chunk_pair(b, step);
 #pragma unroll
-    for (int pair = 0; pair < Config::kTileN / 16; ++pair) {
-      uint32_t k[4];
-      ptx::ldmatrix_x4(k, key_step + pair * 16 * Layout::kRowBytes);
+    for (int pair = 0; pair < kColumns / 2; ++pair) {
+      uint32_t right[4];
+      ptx::ldmatrix_x4(right, b_step + pair * 16 * Layout::kRowBytes);
 #pragma unroll
-      for (int b = 0; b < Config::kRowBlocks; ++b) {
-        Element::mma(scores[b][2 * pair], a[b], k[0], k[1]);
-        Element::mma(scores[b][2 * pair + 1], a[b], k[2], k[3]);
+      for (int block = 0; block < kBlocks; ++block) {
+        Element::mma(scores[block][2 * pair], left[block], right[0], right[1]);
+        Element::mma(scores[block][2 * pair + 1], left[block], right[2], right[3]);
       }
     }
   }
 }
 
-// acc += probs v, 16 keys a step. The probabilities of two neighbouring key blocks are the A operand of a step as they
-// lie.
-template <class Element, class Config>
-__device__ __forceinline__ void multiply_probs_value(typename Fragments<Config>::Accumulators& acc,
-                                                     const typename Fragments<Config>::Scores& probs, uint32_t value) {
-  using Layout = TileLayout<Config::kHeadDim>;
+// acc += left times rows 16 * step on of a tile, every kWarps-th pair of its 8-column blocks.
+template <class Element, int kDim, int kWarps, int kBlocks, int kColumns>
+__device__ __forceinline__ void multiply_step(float (&acc)[kBlocks][kColumns][4], const uint32_t (&left)[kBlocks][4],
+                                              uint32_t rows, int step) {
 #pragma unroll
-  for (int step = 0; step < Config::kTileN / 16; ++step) {
-    uint32_t a[Config::kRowBlocks][4];
+  for (int pair = 0; pair < kColumns / 2; ++pair) {
+    uint32_t right[4];
+    ptx::ldmatrix_x4_trans(right,
+                           TileLayout<kDim>::chunk_pair(rows, pair * kWarps) + step * 16 * TileLayout<kDim>::kRowBytes);
 #pragma unroll
-    for (int b = 0; b < Config::kRowBlocks; ++b) {
-      a[b][0] = Element::pack(probs[b][2 * step][0], probs[b][2 * step][1]);
-      a[b][1] = Element::pack(probs[b][2 * step][2], probs[b][2 * step][3]);
-      a[b][2] = Element::pack(probs[b][2 * step + 1][0], probs[b][2 * step + 1][1]);
-      a[b][3] = Element::pack(probs[b][2 * step + 1][2], probs[b][2 * step + 1][3]);
+    for (int block = 0; block < kBlocks; ++block) {
+      Element::mma(acc[block][2 * pair], left[block], right[0], right[1]);
+      Element::mma(acc[block][2 * pair + 1], left[block], right[2], right[3]);
     }
+  }
+}
+
+// acc += scores times the rows of a tile. The scores of two neighbouring column blocks are, as they lie, the A operand
+// of 16 rows.
+template <class Element, int kDim, int kBlocks, int kScoreColumns, int kColumns>
+__device__ __forceinline__ void multiply_registers(float (&acc)[kBlocks][kColumns][4],
+                                                   const float (&scores)[kBlocks][kScoreColumns][4], uint32_t rows) {
 #pragma unroll
-    for (int pair = 0; pair < Config::kHeadDim / 16; ++pair) {
-      uint32_t v[4];
-      ptx::ldmatrix_x4_trans(v, Layout::chunk_pair(value, pair) + step * 16 * Layout::kRowBytes);
+  for (int step = 0; step < kScoreColumns / 2; ++step) {
+    uint32_t left[kBlocks][4];
 #pragma unroll
-      for (int b = 0; b < Config::kRowBlocks; ++b) {
-        Element::mma(acc[b][2 * pair], a[b], v[0], v[1]);
-        Element::mma(acc[b][2 * pair + 1], a[b], v[2], v[3]);
-      }
+    for (int b = 0; b < kBlocks; ++b) {
+      left[b][0] = Element::pack(scores[b][2 * step][0], scores[b][2 * step][1]);
+      left[b][1] = Element::pack(scores[b][2 * step][2], scores[b][2 * step][3]);
+      left[b][2] = Element::pack(scores[b][2 * step + 1][0], scores[b][2 * step + 1][1]);
+      left[b][3] = Element::pack(scores[b][2 * step + 1][2], scores[b][2 * step + 1][3]);
     }
+    multiply_step<Element, kDim, 1>(acc, left, rows, step);
   }
 }
 

@@ -1,10 +1,12 @@
 // Gradients of attention for Hopper: TMA, wgmma, one producer thread and two consumer warpgroups a block.
-// One block owns 128 keys of one (sequence, key/value head) and walks over the query tiles of all query heads of the
-// group that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; each consumer warpgroup
-// (backward_consumer.cuh) owns 64 keys, sums their dk and dv in registers and adds one half of every dq tile to float32
-// sums in the workspace: atomically in any order, or with `turns` in the order of the tickets by which blocks start.
-// Work: 10 * kTileM * 128 * d FLOPs a step: at d 128 and 4096 FLOPs a cycle 2560 cycles of the tensor cores, against 4
-// * kTileM * d bytes of Q and dO from L2 and as many of dq added there.
+// One block owns kTileN keys of one (sequence, key/value head) and walks over the query tiles of all query heads of the
+// group that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; the consumer warpgroups sum dk
+// and dv in registers and add their part of every dq tile to float32 sums in the workspace: atomically in any order, or
+// with `turns` in the order of the tickets by which blocks start. Up to d 128 they share 128 keys
+// (backward_consumer.cuh), past that the tensors of 64 keys (backward_wide_consumer.cuh).
+// Work: 10 * kTileM * kTileN * d FLOPs a step: at d 128 and 4096 FLOPs a cycle 2560 cycles of the tensor cores, against
+// 4 * kTileM * d bytes of Q and dO from L2 and as many of dq added there; at d 256 with half the keys the same cycles
+// against twice the bytes.
 // Source: Shah et al., FlashAttention-3; Dao, FlashAttention-2, Algorithm 2.
 #pragma once
 
@@ -12,6 +14,8 @@
 #include "../tile/key_tile.cuh"
 #include "backward_consumer.cuh"
 #include "backward_producer.cuh"
+#include "backward_turns.cuh"
+#include "backward_wide_consumer.cuh"
 
 namespace tessera::cuda::sm90 {
 
@@ -36,10 +40,22 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
   const int group = uniform(static_cast<int>(threadIdx.x / 128));
   if (group == 0) {
     ptx::shrink_registers<Config::kProducerRegisters>();
-    if (threadIdx.x == 0 && view.query_begin < view.query_end) BackwardProducer<Config>{p, control, shared}.run();
+    if (view.query_begin >= view.query_end) return;
+    const BackwardTurns<Config> turns{p.backward, control};
+    if (threadIdx.x == 0) BackwardProducer<Config>{p, control, shared}.run();
+    if (p.backward.turns == nullptr) return;
+    if (threadIdx.x == 32) turns.open();
+    if (threadIdx.x == 64) turns.close();
   } else {
     ptx::grow_registers<Config::kConsumerRegisters>();
-    BackwardConsumer<Element, Config, kKind>{p, control, shared, ptx::shared_address(shared), group - 1, {}}.run();
+    const uint32_t address = ptx::shared_address(shared);
+    BackwardWarpgroup<Element, Config, kKind> warpgroup{
+        p, control, shared, address, ptx::matrix_descriptor<Config::kSpan>(address, 0), group - 1, {}};
+    if constexpr (Config::kWide) {
+      consume_wide(warpgroup);
+    } else {
+      consume(warpgroup);
+    }
   }
 }
 

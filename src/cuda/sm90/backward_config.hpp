@@ -8,23 +8,27 @@
 
 namespace tessera::cuda::sm90 {
 
-// A block owns 128 keys, 64 for each of its two consumer warpgroups, and meets kTileM queries a step.
-template <int kDim_, int kTileM_>
+// A block of two consumer warpgroups owns kTileN keys and meets kTileM queries a step. 128 keys: each warpgroup has 64 of
+// them, see backward_consumer.cuh. 64 keys: the warpgroups share the tensors, see backward_wide_consumer.cuh.
+template <int kDim_, int kTileM_, int kTileN_>
 struct BackwardShape {
-  static constexpr int kDim = kDim_, kTileM = kTileM_, kTileN = 128, kGroups = 2, kStages = 2;
+  static constexpr int kDim = kDim_, kTileM = kTileM_, kTileN = kTileN_, kGroups = 2, kStages = 2;
   static constexpr int kThreads = 128 * (kGroups + 1);
+  static constexpr int kKeyBlocks = kTileN / 64;
+  static constexpr bool kWide = kKeyBlocks == 1;
   static constexpr int kSpan = 128, kSpanColumns = kSpan / 2, kSpans = kDim / kSpanColumns;
-  static_assert(kDim % kSpanColumns == 0 && kSpans <= kGroups);
-  // dq^T = K^T dS^T has the head dim as its rows, 64 a product: at d 128 a warpgroup has half of them and all queries,
-  // at d 64 all of them and half of the queries.
-  static constexpr int kDqQueries = kTileM * kSpans / kGroups;
+  static_assert(kDim % kSpanColumns == 0 && (kWide || kSpans <= kGroups));
+  // dq^T = K^T dS^T has the head dim as its rows, 64 a product: at d 64 a warpgroup makes half of the queries, else
+  // whole spans.
+  static constexpr int kDqQueries = kWide ? kTileM : kTileM * kSpans / kGroups;
   static constexpr int kKeyBytes = kTileN * kDim * 2, kQueryBytes = kTileM * kDim * 2;
-  static constexpr int kGradBytes = kTileN * kTileM * 2, kStatisticsBytes = 2 * kTileM * 4;
+  static constexpr int kGradBytes = kTileN * kTileM * 2, kProbBytes = kWide ? kTileN * kTileM * 4 : 0;
+  static constexpr int kStatisticsBytes = 2 * kTileM * 4;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
-  // [K][V][stages x (Q, dO)][2 x dS][stages x (lse, delta)][control], tiles at multiples of 1024 bytes.
+  // [K][V][stages x (Q, dO)][2 x dS][P][stages x (lse, delta)][control], tiles at multiples of 1024 bytes.
   static constexpr int kValueOffset = kKeyBytes, kQueryOffset = 2 * kKeyBytes;
   static constexpr int kGradOffset = kQueryOffset + kStages * 2 * kQueryBytes;
-  static constexpr int kStatisticsOffset = kGradOffset + 2 * kGradBytes;
+  static constexpr int kProbOffset = kGradOffset + 2 * kGradBytes, kStatisticsOffset = kProbOffset + kProbBytes;
   static constexpr int kControlOffset = kStatisticsOffset + kStages * kStatisticsBytes, kControlBytes = 512;
   static constexpr int kSharedBytes = kControlOffset + kControlBytes;
   static_assert(kKeyBytes % 1024 == 0 && kQueryBytes % 1024 == 0 && kGradBytes % 1024 == 0);
@@ -35,10 +39,14 @@ struct BackwardShape {
 template <int kDim, ScoreKind kKind>
 struct BackwardConfig;
 template <>
-struct BackwardConfig<64, ScoreKind::plain> : BackwardShape<64, 128> {};
+struct BackwardConfig<64, ScoreKind::plain> : BackwardShape<64, 128, 128> {};
 template <>
-struct BackwardConfig<64, ScoreKind::general> : BackwardShape<64, 64> {};
+struct BackwardConfig<64, ScoreKind::general> : BackwardShape<64, 64, 128> {};
 template <ScoreKind kKind>
-struct BackwardConfig<128, kKind> : BackwardShape<128, 64> {};
+struct BackwardConfig<128, kKind> : BackwardShape<128, 64, 128> {};
+template <ScoreKind kKind>
+struct BackwardConfig<192, kKind> : BackwardShape<192, 64, 64> {};
+template <ScoreKind kKind>
+struct BackwardConfig<256, kKind> : BackwardShape<256, 64, 64> {};
 
 }  // namespace tessera::cuda::sm90

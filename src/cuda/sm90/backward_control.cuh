@@ -1,6 +1,6 @@
 // What the roles of a backward block share beside the tiles: the pipelines' barriers and the view of its key tile.
-// Invariant: a full barrier's phase completes when the bytes are there; an empty one's when every warp that reads them
-// has released them.
+// Invariant: a full barrier's phase completes when the bytes are there; an empty one's when all that read them
+// have released them.
 #pragma once
 
 #include "../tile/backward_scheduler.cuh"
@@ -17,6 +17,8 @@ struct BackwardControl {
   uint64_t q_full[kStages], q_empty[kStages];      // Q and lse
   uint64_t d_o_full[kStages], d_o_empty[kStages];  // dO and delta
   uint64_t grads_full[2], grads_empty[2];          // dS, by the consumers for each other
+  uint64_t probs_full, probs_empty;                // P, by one warpgroup for the other where they share the tensors
+  uint64_t turn_open[2], turn_done[2];             // for dq of a step, in a fixed order of additions
   KeyTileView view;
 
   __device__ void init() {
@@ -25,10 +27,16 @@ struct BackwardControl {
     ::cuda::ptx::mbarrier_init(&values_full, 1);
     for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : d_o_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
-    for (uint64_t& barrier : q_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
-    for (uint64_t& barrier : d_o_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
-    for (uint64_t& barrier : grads_full) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    // Of the warpgroups that read lse or delta every lane, of one that reads the tile alone every warp.
+    constexpr int kReaders = Config::kWide ? 128 + 4 : 128 * Config::kGroups;
+    for (uint64_t& barrier : q_empty) ::cuda::ptx::mbarrier_init(&barrier, kReaders);
+    for (uint64_t& barrier : d_o_empty) ::cuda::ptx::mbarrier_init(&barrier, kReaders);
+    for (uint64_t& barrier : grads_full) ::cuda::ptx::mbarrier_init(&barrier, 4 * Config::kKeyBlocks);
     for (uint64_t& barrier : grads_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : turn_open) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : turn_done) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    ::cuda::ptx::mbarrier_init(&probs_full, 128);
+    ::cuda::ptx::mbarrier_init(&probs_empty, 128);
     ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
   }
 };

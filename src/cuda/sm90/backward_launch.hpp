@@ -29,6 +29,7 @@ struct BackwardBucket {
   BackwardInstance plain, capped;
 };
 
-extern const BackwardBucket kBackwardF16D64, kBackwardF16D128, kBackwardBf16D64, kBackwardBf16D128;
+extern const BackwardBucket kBackwardF16D64, kBackwardF16D128, kBackwardF16D192, kBackwardF16D256, kBackwardBf16D64,
+    kBackwardBf16D128, kBackwardBf16D192, kBackwardBf16D256;
 
 }  // namespace tessera::cuda::sm90

@@ -15,9 +15,14 @@ using core::Problem;
 using core::Refusal;
 
 const BackwardInstance& instance(const Problem& p) {
-  const bool wide = p.head_dim_qk > 64 || p.head_dim_v > 64;
-  const BackwardBucket& bucket = p.q.dtype == TESSERA_BF16 ? (wide ? kBackwardBf16D128 : kBackwardBf16D64)
-                                                           : (wide ? kBackwardF16D128 : kBackwardF16D64);
+  static constexpr int32_t kBuckets[] = {64, 128, 192, 256};
+  static const BackwardBucket* const kF16[] = {&kBackwardF16D64, &kBackwardF16D128, &kBackwardF16D192,
+                                               &kBackwardF16D256};
+  static const BackwardBucket* const kBf16[] = {&kBackwardBf16D64, &kBackwardBf16D128, &kBackwardBf16D192,
+                                                &kBackwardBf16D256};
+  size_t index = 0;
+  while (kBuckets[index] < p.head_dim_qk || kBuckets[index] < p.head_dim_v) ++index;
+  const BackwardBucket& bucket = *(p.q.dtype == TESSERA_BF16 ? kBf16 : kF16)[index];
   return p.softcap > 0 ? bucket.capped : bucket.plain;
 }
 
@@ -28,8 +33,6 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
   if (const Refusal refusal = refuse_backward(p)) return refusal;
   if (device.arch != 90) return {"needs compute capability 9.0 (Hopper)", "arch", device.arch};
-  if (p.head_dim_qk > 128) return {"takes head_dim_qk up to 128", "head_dim_qk", p.head_dim_qk};
-  if (p.head_dim_v > 128) return {"takes head_dim_v up to 128", "head_dim_v", p.head_dim_v};
   if (p.has(TESSERA_FLAG_BIAS)) return {"takes no bias and no mask array"};
   if (p.has(TESSERA_FLAG_ALIBI)) return {"takes no ALiBi"};
   if (device.shared_bytes_per_block < instance(p).shared_bytes) {
@@ -52,7 +55,7 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.variant = heads_together_backward(p, device.l2_bytes);
   launch.schedule = backward_schedule(p);
   launch.instructions = p.softcap > 0 ? "wgmma, tma; softcap" : "wgmma, tma";
-  launch.seconds = estimate_backward(p, device, kernel.dim == 64 ? 0.5 : 0.58);
+  launch.seconds = estimate_backward(p, device, kernel.dim == 64 ? 0.5 : kernel.dim == 128 ? 0.58 : 0.45);
   return launch;
 }
 
@@ -116,7 +119,6 @@ int prepare(const Plan& plan, tessera_status* status) {
 
 }  // namespace
 
-// Chosen by name only until it has run on a GPU: docs/notes/backward.md.
-const core::KernelEntry kBackward{"cuda.sm90.backward", refuse, configure, run, true, prepare};
+const core::KernelEntry kBackward{"cuda.sm90.backward", refuse, configure, run, false, prepare};
 
 }  // namespace tessera::cuda::sm90

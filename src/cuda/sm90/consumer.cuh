@@ -198,6 +198,7 @@ struct Consumer {
       const int begin = uniform(static_cast<int>(view.tiles.begin)), end = uniform(static_cast<int>(view.tiles.end));
       if (begin < end) run_tiles(view, begin, end, acc, statistics);
       epilogue<Element>(p, view, first_row(), scale(), acc[0], statistics);
+      __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
       release(&control.view_empty[views.stage]);
       views.advance();
     }

@@ -49,13 +49,14 @@ TESSERA_HD int64_t owned_keys(const ForwardParams& p, uint32_t batch) {
   return clamp_to(p.cu_seqlens_k[batch + 1] - begin, 0, clamp_to(p.seqlen_k, 0, p.total_k - begin));
 }
 
-// One key tile of one key/value head, and the query tiles that see it.
+// One key tile of one key/value head, and the query tiles that see it. Of these the tiles [plain_begin, plain_end) see
+// every key with every row that exists; the rows of all before whole_end exist.
 struct KeyTileView {
   SequenceView sequence;
   int64_t scratch_row, owned_keys;
   uint32_t batch;
   int kv_head, first_head, last_head;  // query heads of the group: [first_head, last_head)
-  int key_tile, query_begin, query_end;
+  int key_tile, query_begin, query_end, plain_begin, plain_end, whole_end;
 };
 
 TESSERA_HD void view_key_tile(const BackwardParams& p, uint32_t head_batch, int key_tile, int tile_n, int tile_m,
@@ -72,6 +73,11 @@ TESSERA_HD void view_key_tile(const BackwardParams& p, uint32_t head_batch, int 
   const core::Range rows = view.sequence.band.seeing_rows(first_key, first_key + tile_n);
   view.query_begin = static_cast<int>(rows.begin / tile_m);
   view.query_end = rows.empty() ? view.query_begin : static_cast<int>((rows.end + tile_m - 1) / tile_m);
+  const core::Band& band = view.sequence.band;
+  const core::Range plain = band.fully_seeing_rows(first_key, first_key + tile_n);
+  view.plain_begin = static_cast<int>((plain.begin + tile_m - 1) / tile_m);
+  view.plain_end = static_cast<int>((plain.end == band.seqlen_q ? plain.end + tile_m - 1 : plain.end) / tile_m);
+  view.whole_end = static_cast<int>(band.seqlen_q / tile_m);
 }
 
 }  // namespace tessera::cuda

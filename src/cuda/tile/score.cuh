@@ -72,19 +72,29 @@ __device__ __forceinline__ float load_bias(const void* bias, int32_t dtype, int6
   return Element::unpack(static_cast<const uint16_t*>(bias)[index]);
 }
 
+// What all scores of one query row share.
+struct ScoreRow {
+  int64_t row, diagonal, bias_row;  // bias_row: the bias element of (row, key 0)
+};
+
+// `bias_row0`: the bias element of (row 0, key 0).
+__device__ __forceinline__ ScoreRow score_row(const ForwardParams& p, const core::Band& band, int64_t bias_row0,
+                                              int64_t row) {
+  return {row, band.diagonal(row), bias_row0 + row * p.bias_stride[2]};
+}
+
 // A product to a natural score, with everything but the band; *capped is the score before bias and ALiBi. Bias is read
-// only where the band keeps the key. `bias_row`: the bias element of (row, key 0).
+// only where the band keeps the key.
 template <class Element>
 __device__ __forceinline__ float general_score(const ForwardParams& p, const core::Band& band, float slope,
-                                               int64_t bias_row, int64_t row, int64_t column, float product,
-                                               float* capped) {
+                                               const ScoreRow& at, int64_t column, float product, float* capped) {
   float x = product * p.scale;
   if (p.softcap > 0.0f) x = core::apply_softcap(x, p.softcap);
   *capped = x;
-  if (p.bias_dtype != 0 && row < band.seqlen_q && band.keeps(row, column)) {
-    x += load_bias<Element>(p.bias, p.bias_dtype, bias_row + column * p.bias_stride[3]);
+  if (p.bias_dtype != 0 && at.row < band.seqlen_q && band.keeps(at.row, column)) {
+    x += load_bias<Element>(p.bias, p.bias_dtype, at.bias_row + column * p.bias_stride[3]);
   }
-  if (p.alibi_slopes != nullptr) x += core::alibi_bias(slope, band.diagonal(row), column);
+  if (p.alibi_slopes != nullptr) x += core::alibi_bias(slope, at.diagonal, column);
   return x;
 }
 
@@ -96,15 +106,14 @@ __device__ __forceinline__ void general_scores(float (&scores)[kBlocks][kColumns
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t my_row = rows.row[b][half];
-      const int64_t bias_row = view.bias_row0 + my_row * p.bias_stride[2];
+      const ScoreRow row = score_row(p, view.sequence.band, view.bias_row0, rows.row[b][half]);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
           float capped;
-          const float x = general_score<Element>(p, view.sequence.band, view.slope, bias_row, my_row,
-                                                 key + fragment_column(n, e), scores[b][n][e], &capped);
+          const float x = general_score<Element>(p, view.sequence.band, view.slope, row, key + fragment_column(n, e),
+                                                 scores[b][n][e], &capped);
           scores[b][n][e] = x * static_cast<float>(core::kLog2E);
         }
       }

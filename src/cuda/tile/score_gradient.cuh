@@ -12,14 +12,16 @@
 
 namespace tessera::cuda {
 
-// lse and delta of the queries of a tile, in shared memory.
+// lse, to base 2, and delta of the queries of a tile, in shared memory.
 struct QueryStatistics {
   const float *lse, *delta;
 };
 
-// e^min(x - lse, 0): a rounded lse near 1e11 must not make it infinite.
-__device__ __forceinline__ float probability(float x_minus_lse) {
-  return ptx::ex2(fminf(x_minus_lse, 0.0f) * static_cast<float>(core::kLog2E));
+// 2^min(x - lse, 0), both to base 2: a rounded lse near 1e11 must not make it infinite.
+__device__ __forceinline__ float probability(float x_minus_lse) { return ptx::ex2(fminf(x_minus_lse, 0.0f)); }
+// The same of a natural x.
+__device__ __forceinline__ float probability(float x, float lse_log2) {
+  return probability(fmaf(x, static_cast<float>(core::kLog2E), -lse_log2));
 }
 
 // Replaces what the band hides by P = 0 and dX = 0. `key`, `query`: the sequence's numbers of the warp's first key and
@@ -50,11 +52,11 @@ __device__ __forceinline__ void mask_transposed(float (&probs)[kBlocks][kColumns
   }
 }
 
-// Products to P and dP to dX, the scores being `scale` times the products; scale is positive.
+// Products to P and dP to dX, the scores to base 2 being `scale_log2` times the products; it is positive.
 template <int kBlocks, int kColumns>
 __device__ __forceinline__ void differentiate_plain(float (&scores)[kBlocks][kColumns][4],
                                                     float (&grads)[kBlocks][kColumns][4],
-                                                    const QueryStatistics& queries, float scale) {
+                                                    const QueryStatistics& queries, float scale_log2) {
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
     const float2 lse = *reinterpret_cast<const float2*>(queries.lse + fragment_column(n, 0));
@@ -63,7 +65,7 @@ __device__ __forceinline__ void differentiate_plain(float (&scores)[kBlocks][kCo
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float probs = probability(fmaf(scores[b][n][e], scale, e % 2 == 0 ? -lse.x : -lse.y));
+        const float probs = probability(fmaf(scores[b][n][e], scale_log2, e % 2 == 0 ? -lse.x : -lse.y));
         scores[b][n][e] = probs;
         grads[b][n][e] = probs * (grads[b][n][e] - (e % 2 == 0 ? delta.x : delta.y));
       }
@@ -95,14 +97,13 @@ __device__ __forceinline__ void differentiate_general(float (&scores)[kBlocks][k
     const float2 delta = *reinterpret_cast<const float2*>(queries.delta + fragment_column(n, 0));
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int64_t row = query + fragment_column(n, e);
-      const int64_t bias_row = head.bias_row0 + row * p.bias_stride[2];
+      const ScoreRow row = score_row(p, band, head.bias_row0, query + fragment_column(n, e));
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         float capped;
-        const float x = general_score<Element>(p, band, head.slope, bias_row, row, key + fragment_row(b, e / 2),
-                                               scores[b][n][e], &capped);
-        const float probs = probability(x - (e % 2 == 0 ? lse.x : lse.y));
+        const float x =
+            general_score<Element>(p, band, head.slope, row, key + fragment_row(b, e / 2), scores[b][n][e], &capped);
+        const float probs = probability(x, e % 2 == 0 ? lse.x : lse.y);
         const float bend = kCapped && p.softcap > 0.0f ? core::softcap_derivative(capped, p.softcap) : 1.0f;
         scores[b][n][e] = probs;
         grads[b][n][e] = probs * (grads[b][n][e] - (e % 2 == 0 ? delta.x : delta.y)) * bend;

@@ -11,6 +11,7 @@ inline void reduce_add_v4(float* address, const float (&v)[4], TESSERA_WHERE) {
   for (int i = 0; i < 4; ++i) atomicAdd(address + i, v[i]);
 }
 inline void reduce_add_release(int32_t* address, int32_t value) { atomicAdd(address, value); }
+inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 inline uint32_t fetch_increment(uint32_t* address) { return atomicAdd(address, 1u); }
 inline int32_t load_acquire(const int32_t* address, TESSERA_WHERE) {
   emulator::Block::running()->spin(where);

@@ -1,0 +1,289 @@
+// What the consumer warpgroups of a backward block do, whichever way they share the work: products, P and dS of a
+// warpgroup's 64 keys against a query tile, sums of dq.
+// Scores are transposed, keys as rows: P^T and dS^T are then, in registers, the A operands of dv += P^T dO and dk +=
+// dS^T Q. dq^T = K^T dS^T sums over all keys of the block, so dS goes through shared memory.
+#pragma once
+
+#include "../ptx/atomic.cuh"
+#include "../ptx/barrier.cuh"
+#include "../ptx/stmatrix.cuh"
+#include "../ptx/wgmma.cuh"
+#include "../tile/row_store.cuh"
+#include "../tile/score_gradient.cuh"
+#include "backward_control.cuh"
+
+namespace tessera::cuda::sm90 {
+
+template <class Element, class Config, ScoreKind kKind>
+struct BackwardWarpgroup {
+  static constexpr int kDim = Config::kDim, kTileM = Config::kTileM, kTileN = Config::kTileN, kSpan = Config::kSpan;
+  static constexpr int kQuerySteps = kTileM / 16, kDqBlocks = Config::kDqQueries / 8;
+  static constexpr uint32_t kConsumers = 128 * Config::kGroups;
+  static constexpr int kBothGroups = 1, kOwnGroup = 2, kTailsDone = 4;  // named barriers; 0 is __syncthreads'
+  using Scores = float[1][kTileM / 8][4];
+  using Gradients = float[1][kDim / 8][4];
+  using QueryGradients = float[kDqBlocks][4];  // of 64 columns and kDqQueries queries, transposed
+  using Operand = uint32_t[kQuerySteps][4];
+
+  const BackwardLaunchParams& p;
+  BackwardControl<Config>& control;
+  char* tiles;
+  uint32_t shared;      // its address
+  uint64_t descriptor;  // of a matrix there, without its leading offset
+  int group;            // of the consumers, counted from 0
+  Ring<Config::kStages> ring;
+
+  // Of the tile's blocks of 64 keys the one whose scores this warpgroup makes.
+  __device__ __forceinline__ int key_block() const { return Config::kKeyBlocks == 1 ? 0 : group; }
+
+  // One lane arrives for its warp, which has used the tile by wgmma alone or is together.
+  __device__ __forceinline__ static void release(uint64_t* barrier) {
+    if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
+  }
+  // Of what the lanes themselves have read or written: all arrive. Measured, it costs nothing, and compute-sanitizer's
+  // racecheck counts the arriving lane's accesses alone.
+  __device__ __forceinline__ static void release_lanes(uint64_t* barrier) { ::cuda::ptx::mbarrier_arrive(barrier); }
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) - 128; }  // of the consumers
+  // The warp's first key in the tile.
+  __device__ __forceinline__ int first_key() const {
+    return key_block() * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16;
+  }
+  // Of the stage's tile of Q (0) or dO (1).
+  __device__ __forceinline__ uint32_t query_offset(int tensor) const {
+    return Config::kQueryOffset + (2 * ring.stage + tensor) * Config::kQueryBytes;
+  }
+
+  // Clears a tile's rows from `valid` on, as thread number `thread` of `threads`: what lies in memory behind a used
+  // length must reach nothing. A barrier of these threads stands behind. Rare.
+  __device__ __forceinline__ void clear_rows(uint32_t offset, int rows, int64_t valid, int thread,
+                                             uint32_t threads) const {
+    constexpr int kChunks = kDim / 8;
+#pragma unroll 1
+    for (int i = static_cast<int>(valid) * kChunks + thread; i < rows * kChunks; i += threads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      *reinterpret_cast<uint4*>(tiles + offset + (chunk / 8 * rows + row) * kSpan + chunk % 8 * 16) =
+          make_uint4(0, 0, 0, 0);
+    }
+    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+  }
+  // The same by both warpgroups together: K and V, once they are there; and a tile of Q (0) or dO (1).
+  __device__ __forceinline__ void clear_key_tails() const {
+    const int64_t valid = control.view.sequence.band.seqlen_k - int64_t{control.view.key_tile} * kTileN;
+    if (valid >= kTileN) return;
+    clear_rows(0, kTileN, valid, thread(), kConsumers);
+    clear_rows(Config::kValueOffset, kTileN, valid, thread(), kConsumers);
+    ptx::barrier_sync(kBothGroups, kConsumers);
+  }
+  __device__ __forceinline__ bool is_whole(const BackwardStep& step) const {
+    return uniform(step.tile < control.view.whole_end);
+  }
+  __device__ __forceinline__ int64_t valid_queries(const BackwardStep& step) const {
+    return control.view.sequence.band.seqlen_q - int64_t{step.tile} * kTileM;
+  }
+  __device__ __forceinline__ void clear_query_tail(int tensor, const BackwardStep& step) const {
+    if (is_whole(step)) return;
+    clear_rows(query_offset(tensor), kTileM, valid_queries(step), thread(), kConsumers);
+    ptx::barrier_sync(kBothGroups, kConsumers);
+  }
+
+  // The descriptor `bytes` further on. Where registers allow, one addition to its low word.
+  __device__ __forceinline__ static uint64_t further(uint64_t matrix, uint32_t bytes) {
+    if (Config::kWide) return matrix + (bytes >> 4);
+    return (matrix >> 32 << 32) | (static_cast<uint32_t>(matrix) + (bytes >> 4));
+  }
+
+  // The descriptor of what lies `offset` bytes into shared memory, a multiple of 16. One addition to what is kept: it
+  // stands between a wait and the first product behind it.
+  __device__ __forceinline__ uint64_t matrix(uint32_t offset, uint32_t leading) const {
+    return further(descriptor, offset) + (leading >> 4 << 16);
+  }
+
+  // Issues scores = the warpgroup's rows of the tile at `keys` times the query tile of `tensor`, transposed.
+  __device__ __forceinline__ void multiply_rows(Scores& scores, uint32_t keys, int tensor) const {
+    const uint64_t a = matrix(keys + key_block() * 64 * kSpan, 16), b = matrix(query_offset(tensor), 16);
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) {
+      const int span = step / 4, inner = step % 4 * 32;
+      const uint64_t a_step = further(a, span * kTileN * kSpan + inner),
+                     b_step = further(b, span * kTileM * kSpan + inner);
+      if (step == 0) {
+        ptx::wgmma_shared_first<Element::kType, kTileM>(scores[0], a_step, b_step);
+      } else {
+        ptx::wgmma_shared<Element::kType, kTileM>(scores[0], a_step, b_step, 1);
+      }
+    }
+  }
+
+  // Issues acc += operand times the rows of the query tile of `tensor`.
+  __device__ __forceinline__ void multiply_registers(Gradients& acc, const Operand& operand, int tensor) const {
+    const uint64_t b = matrix(query_offset(tensor), kTileM * kSpan);
+#pragma unroll
+    for (int step = 0; step < kQuerySteps; ++step) {
+      ptx::wgmma_registers<Element::kType, kDim>(acc[0], operand[step], further(b, step * 16 * kSpan), 1);
+    }
+  }
+
+  // Issues dq^T = K^T dS^T of the 64 columns from span `span` and of the kDqQueries queries from `query` on, dS in buffer
+  // `buffer`.
+  __device__ __forceinline__ void multiply_transposed(QueryGradients& dq, uint32_t buffer, int span, int query) const {
+    const uint64_t a = matrix(span * kTileN * kSpan, 16);
+    const uint64_t b = matrix(Config::kGradOffset + buffer * Config::kGradBytes + query * kSpan, 16);
+#pragma unroll
+    for (int step = 0; step < kTileN / 16; ++step) {
+      const uint64_t a_step = further(a, step * 16 * kSpan);
+      const uint64_t b_step = further(b, step / 4 * kTileM * kSpan + step % 4 * 32);
+      if (step == 0) {
+        ptx::wgmma_transposed_first<Element::kType, Config::kDqQueries>(dq, a_step, b_step);
+      } else {
+        ptx::wgmma_transposed<Element::kType, Config::kDqQueries>(dq, a_step, b_step, 1);
+      }
+    }
+  }
+
+  // Products to P: `operand` is what multiplies dO, `probs` what dP - delta is multiplied with, under a softcap P times
+  // its derivative.
+  template <bool kMasked>
+  __device__ __forceinline__ void make_probs(Scores& probs, Operand& operand, int64_t query) const {
+    const auto* lse =
+        reinterpret_cast<const float*>(tiles + Config::kStatisticsOffset + ring.stage * Config::kStatisticsBytes);
+    const float scale = kKind == ScoreKind::general ? p.backward.f.scale : p.backward.f.scale_log2;
+    const float softcap = p.backward.f.softcap;
+    int begin[2], end[2];
+    if constexpr (kMasked) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t key = int64_t{control.view.key_tile} * kTileN + first_key() + fragment_row(0, half);
+        const core::Range rows = control.view.sequence.band.seeing_rows(key, key + 1);
+        begin[half] = static_cast<int>(clamp_to(rows.begin - query, 0, kTileM));
+        end[half] = static_cast<int>(clamp_to(rows.end - query, 0, kTileM));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTileM / 8; ++n) {
+      const float2 pair = *reinterpret_cast<const float2*>(lse + fragment_column(n, 0));
+      float kept[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float bend = 1.0f, x = probs[0][n][e] * scale;
+        if constexpr (kKind == ScoreKind::general) {
+          x = core::apply_softcap(x, softcap);
+          bend = core::softcap_derivative(x, softcap);
+          kept[e] = probability(x, e % 2 == 0 ? pair.x : pair.y);
+        } else {
+          kept[e] = probability(fmaf(probs[0][n][e], scale, e % 2 == 0 ? -pair.x : -pair.y));
+        }
+        if constexpr (kMasked) {
+          const int column = fragment_column(n, e);
+          if (column < begin[e / 2] || column >= end[e / 2]) kept[e] = 0.0f;
+        }
+        probs[0][n][e] = kKind == ScoreKind::general ? kept[e] * bend : kept[e];
+      }
+      operand[n / 2][n % 2 * 2] = Element::pack(kept[0], kept[1]);
+      operand[n / 2][n % 2 * 2 + 1] = Element::pack(kept[2], kept[3]);
+    }
+  }
+  __device__ __forceinline__ void make_probs(Scores& probs, Operand& operand, const BackwardStep& step) const {
+    if (uniform(step.tile >= control.view.plain_begin && step.tile < control.view.plain_end)) {
+      make_probs<false>(probs, operand, 0);
+    } else {
+      make_probs<true>(probs, operand, int64_t{step.tile} * kTileM);
+    }
+  }
+
+  // dS of the step: to registers for dk, and to shared memory for dq.
+  __device__ __forceinline__ void make_grads(const Scores& probs, const Scores& d_probs, Operand& operand) const {
+    const auto* delta = reinterpret_cast<const float*>(tiles + Config::kStatisticsOffset +
+                                                       ring.stage * Config::kStatisticsBytes + kTileM * 4);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    // Rows are queries, of 64 keys of one warpgroup; lane l names row l % 8 of matrix l / 8.
+    const uint32_t row = (lane / 16 * 8 + lane % 8) * kSpan + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
+    const uint32_t to =
+        shared + Config::kGradOffset + ring.stage * Config::kGradBytes + key_block() * kTileM * kSpan + row;
+#pragma unroll
+    for (int step = 0; step < kQuerySteps; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int n = 2 * step + half;
+        const float2 pair = *reinterpret_cast<const float2*>(delta + fragment_column(n, 0));
+        const float(&probs_n)[4] = probs[0][n], (&d_probs_n)[4] = d_probs[0][n];
+        operand[step][2 * half] =
+            Element::pack(probs_n[0] * (d_probs_n[0] - pair.x), probs_n[1] * (d_probs_n[1] - pair.y));
+        operand[step][2 * half + 1] =
+            Element::pack(probs_n[2] * (d_probs_n[2] - pair.x), probs_n[3] * (d_probs_n[3] - pair.y));
+      }
+      ptx::stmatrix_x4_trans(to + step * 16 * kSpan, operand[step]);
+    }
+    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    __syncwarp();
+    release(&control.grads_full[ring.stage]);
+  }
+
+  // Adds what multiply_transposed() made for the query tile of `step` to the sums of the workspace.
+  __device__ __forceinline__ void add_query_gradient(const QueryGradients& dq, const BackwardStep& step, int span,
+                                                     int query) const {
+    const BackwardParams& b = p.backward;
+    const int block = span * 4 + static_cast<int>(threadIdx.x / 32 % 4);  // of 16 columns
+    if (block * 16 >= b.f.head_dim_qk) return;
+    const int64_t row = control.view.scratch_row + int64_t{step.tile} * kTileM + query;
+    float* sums =
+        b.dq_sum + dq_transposed_fragment(b.scratch_rows, step.head, row, block * 16, kDim) + threadIdx.x % 32 * 4;
+#pragma unroll
+    for (int n = 0; n < kDqBlocks; ++n) ptx::reduce_add_v4(sums + n * kDim * 8, dq[n]);
+  }
+
+  // In a fixed order of additions, see backward_turns.cuh: waits until it is this block's turn to add dq of a step whose
+  // number has the parity of `stage`.
+  __device__ __forceinline__ void wait_turn(uint32_t stage, uint32_t phase) const {
+    if (p.backward.turns != nullptr) wait(control.turn_open[stage], phase);
+  }
+  // Ends that turn. Called as late as others can wait, so that the additions have long been made.
+  __device__ __forceinline__ void end_turn(uint32_t stage) const {
+    if (p.backward.turns == nullptr) return;
+    ptx::fence_gpu();
+    __syncwarp();
+    release(&control.turn_done[stage]);
+  }
+
+  // The phase of the barriers of the step before the one that `ring` is at.
+  __device__ __forceinline__ uint32_t phase_before() const { return ring.stage == 0 ? ring.phase ^ 1 : ring.phase; }
+  // Waits for that step's dS; at once before the first.
+  __device__ __forceinline__ void wait_grads_before() const {
+    wait(control.grads_full[ring.stage ^ 1], phase_before());
+  }
+
+  __device__ __forceinline__ RowTarget dk_rows() const {
+    const BackwardParams& b = p.backward;
+    return key_rows(b.dk, b.dk_stride, b.f.head_dim_qk, b.dk_is_float);
+  }
+  __device__ __forceinline__ RowTarget dv_rows() const {
+    const BackwardParams& b = p.backward;
+    return key_rows(b.dv, b.dv_stride, b.f.head_dim_v, b.dv_is_float);
+  }
+  __device__ __forceinline__ RowTarget key_rows(void* gradient, const Strides& stride, int head_dim,
+                                                bool is_float) const {
+    const KeyTileView& view = control.view;
+    const SequenceView& at = view.sequence;
+    const int64_t key = int64_t{view.key_tile} * kTileN;
+    return row_target(gradient, stride, at.kv_batch, at.kv_row + key, view.kv_head, view.owned_keys - key, head_dim,
+                      is_float);
+  }
+  // The warpgroup's dk or dv, then, behind a barrier of both warpgroups, all of the tile's. Before it both are done with
+  // K and V, whose place in shared memory they take.
+  __device__ __forceinline__ void store_dk(const Gradients& dk) const {
+    store_rows<Element, kDim, 1>(dk_rows(), tiles, dk, first_key(), 0, p.backward.f.scale);
+  }
+  __device__ __forceinline__ void store_dv(const Gradients& dv) const {
+    store_rows<Element, kDim, 1>(dv_rows(), tiles + Config::kValueOffset, dv, first_key(), 0, 1.0f);
+  }
+  __device__ __forceinline__ void copy_gradients() const {
+    copy_rows<kTileN, kDim, kConsumers>(dk_rows(), tiles, thread());
+    copy_rows<kTileN, kDim, kConsumers>(dv_rows(), tiles + Config::kValueOffset, thread());
+  }
+  __device__ __forceinline__ static void clear(Gradients& acc) {
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) acc[0][n][0] = acc[0][n][1] = acc[0][n][2] = acc[0][n][3] = 0.0f;
+    ptx::pin(acc[0]);
+  }
+};
+
+}  // namespace tessera::cuda::sm90
