@@ -1,5 +1,5 @@
 // What stands before and after the main kernel of a backward pass, for every architecture:
-//   preprocess    delta = rowsum(d_o * o) - d_lse, lse to base 2 for the main kernel, parts of d_sinks; zeroes dq's sums
+//   preprocess    delta = rowsum(d_o * o) - d_lse, lse to base 2, parts of d_sinks; zeroes dq's sums
 //   postprocess   dq = scale * the sums, in its type and strides
 //   d_sinks       their parts summed in a fixed order
 // Reads o and d_o once and writes dq's sums and dq once: bound by memory.

@@ -1,8 +1,8 @@
 // Gradients of attention for Hopper: TMA, wgmma, one producer thread and two consumer warpgroups a block.
 // One block owns kTileN keys of one (sequence, key/value head) and walks over the query tiles of all query heads of the
-// group that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; the consumer warpgroups sum dk
-// and dv in registers and add their part of every dq tile to float32 sums in the workspace: atomically in any order, or
-// with `turns` in the order of the tickets by which blocks start. Up to d 128 they share 128 keys
+// group that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; the consumer warpgroups sum
+// dk and dv in registers and add their part of every dq tile to float32 sums in the workspace: atomically in any order,
+// or with `turns` in the order of the tickets by which blocks start. Up to d 128 they share 128 keys
 // (backward_consumer.cuh), past that the tensors of 64 keys (backward_wide_consumer.cuh).
 // Work: 10 * kTileM * kTileN * d FLOPs a step: at d 128 and 4096 FLOPs a cycle 2560 cycles of the tensor cores, against
 // 4 * kTileM * d bytes of Q and dO from L2 and as many of dq added there; at d 256 with half the keys the same cycles

@@ -8,8 +8,8 @@
 
 namespace tessera::cuda::sm90 {
 
-// A block of two consumer warpgroups owns kTileN keys and meets kTileM queries a step. 128 keys: each warpgroup has 64 of
-// them, see backward_consumer.cuh. 64 keys: the warpgroups share the tensors, see backward_wide_consumer.cuh.
+// A block of two consumer warpgroups owns kTileN keys and meets kTileM queries a step. 128 keys: each warpgroup has 64
+// of them, see backward_consumer.cuh. 64 keys: the warpgroups share the tensors, see backward_wide_consumer.cuh.
 template <int kDim_, int kTileM_, int kTileN_>
 struct BackwardShape {
   static constexpr int kDim = kDim_, kTileM = kTileM_, kTileN = kTileN_, kGroups = 2, kStages = 2;

@@ -1,6 +1,6 @@
-// The consumers of a backward block of 128 keys, for head dims up to 128. Each warpgroup holds 64 keys against all query
-// tiles that see them, dk and dv of these in registers; of dq it makes one half. That product is one step late: no
-// warpgroup waits for the other's dS of the step at hand.
+// The consumers of a backward block of 128 keys, for head dims up to 128. Each warpgroup holds 64 keys against all
+// query tiles that see them, dk and dv of these in registers; of dq it makes one half. That product is one step late:
+// no warpgroup waits for the other's dS of the step at hand.
 // Order of a step i: [S(i) is there] dP(i) - P(i) - [dP(i)] dS(i) - dv(i), dq(i - 1), dk(i), S(i + 1) - add dq(i - 1).
 // Registers bind: of 240 the accumulators of dk and dv take 128 at d 128, scores, gradients, P and dS 96.
 #pragma once

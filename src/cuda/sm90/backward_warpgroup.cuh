@@ -123,8 +123,8 @@ struct BackwardWarpgroup {
     }
   }
 
-  // Issues dq^T = K^T dS^T of the 64 columns from span `span` and of the kDqQueries queries from `query` on, dS in buffer
-  // `buffer`.
+  // Issues dq^T = K^T dS^T of the 64 columns from span `span` and of the kDqQueries queries from `query` on, dS in
+  // buffer `buffer`.
   __device__ __forceinline__ void multiply_transposed(QueryGradients& dq, uint32_t buffer, int span, int query) const {
     const uint64_t a = matrix(span * kTileN * kSpan, 16);
     const uint64_t b = matrix(Config::kGradOffset + buffer * Config::kGradBytes + query * kSpan, 16);
@@ -231,8 +231,8 @@ struct BackwardWarpgroup {
     for (int n = 0; n < kDqBlocks; ++n) ptx::reduce_add_v4(sums + n * kDim * 8, dq[n]);
   }
 
-  // In a fixed order of additions, see backward_turns.cuh: waits until it is this block's turn to add dq of a step whose
-  // number has the parity of `stage`.
+  // In a fixed order of additions, see backward_turns.cuh: waits until it is this block's turn to add dq of a step
+  // whose number has the parity of `stage`.
   __device__ __forceinline__ void wait_turn(uint32_t stage, uint32_t phase) const {
     if (p.backward.turns != nullptr) wait(control.turn_open[stage], phase);
   }
@@ -267,8 +267,8 @@ struct BackwardWarpgroup {
     return row_target(gradient, stride, at.kv_batch, at.kv_row + key, view.kv_head, view.owned_keys - key, head_dim,
                       is_float);
   }
-  // The warpgroup's dk or dv, then, behind a barrier of both warpgroups, all of the tile's. Before it both are done with
-  // K and V, whose place in shared memory they take.
+  // The warpgroup's dk or dv, then, behind a barrier of both warpgroups, all of the tile's. Before it both are done
+  // with K and V, whose place in shared memory they take.
   __device__ __forceinline__ void store_dk(const Gradients& dk) const {
     store_rows<Element, kDim, 1>(dk_rows(), tiles, dk, first_key(), 0, p.backward.f.scale);
   }
