@@ -104,6 +104,7 @@ fi
 if [[ $parts == *special* ]]; then bench special 120 --suite special; fi
 if [[ $parts == *gradients* ]]; then
   bench backward 240 --suite backward --seconds 0.3 --kernel 'cuda.sm90.backward' --kernel 'cuda.sm80.backward'
+  python3 -m tessera.bench --draw "$output/backward.json" "$output/backward.png"
 fi
 # dram PROBLEM STEP: bytes of device memory that one step moves, as ncu counts them, or why it does not.
 dram() {

@@ -171,7 +171,7 @@ def short_table(results: str) -> str:
 
 
 def draw(results: str, picture: str) -> None:
-    """TFLOP/s over N, a panel a head dim and mask."""
+    """TFLOP/s over N, a panel a head dim and mask; grid cells alone."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -180,9 +180,11 @@ def draw(results: str, picture: str) -> None:
     data = json.loads(Path(results).read_text())
     panels: dict[tuple[int, bool], list[dict[str, Any]]] = {}
     for row in data["rows"]:
-        if row["status"] != "ran":
-            continue
         problem = Problem(row["problem"])
+        if row["status"] != "ran" or "deterministic" in row["problem"].split():
+            continue
+        if problem.heads_q != problem.heads_kv or problem.left >= 0:
+            continue
         row["length"] = problem.seqlen_q
         panels.setdefault((problem.head_dim_qk, problem.right == 0), []).append(row)
     dims = sorted({dim for dim, _ in panels})
@@ -206,7 +208,8 @@ def draw(results: str, picture: str) -> None:
     axes[1][0].set_ylabel("TFLOP/s")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=len(labels), frameon=False)
-    dtype = data["rows"][0]["problem"].split()[1]
-    figure.suptitle(f"{data['device']}, {dtype} forward, 16k tokens, hidden 2048 ({data['date']})")
+    kind, dtype = data["rows"][0]["problem"].split()[:2]
+    kind = "backward" if kind == "bwd" else "forward"
+    figure.suptitle(f"{data['device']}, {dtype} {kind}, 16k tokens, hidden 2048 ({data['date']})")
     figure.tight_layout(rect=(0, 0.04, 1, 1))
     figure.savefig(picture, dpi=110)

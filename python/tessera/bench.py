@@ -3,7 +3,7 @@
     python -m tessera.bench PROBLEM...                 problem text: "fwd bf16 b4 hq16 sq4096 d128 causal cuda"
     python -m tessera.bench --suite forward --out F    16k tokens, hidden 2048, d 64, 128, 256, N 512 to 16384
     python -m tessera.bench --suite special            GQA, packed, window, short work; errors on outliers
-    python -m tessera.bench --suite backward           gradients on the forward suite's grid, some with a fixed order
+    python -m tessera.bench --suite backward           gradients on that grid, some with a fixed order, grouped heads
     python -m tessera.bench --suite recompute          forward and backward, S computed again beside S and P kept
     python -m tessera.bench --suite decode             one query over long caches: microseconds, TB/s of K and V
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
@@ -82,10 +82,15 @@ def special_suite(dtype: str) -> list[str]:
 
 
 def backward_suite(dtype: str) -> list[str]:
-    """The forward suite's grid, and on its long cells the price of a fixed order of additions to dq."""
+    """The forward suite's grid, on its long cells the price of a fixed order of additions to dq, grouped heads and a
+    window."""
     grid = [f"bwd{text[3:]}" for text in forward_suite(dtype)]
     longer = [text for text in grid if {"sq4096", "sq16384"} & set(text.split())]
-    return grid + [text.replace(" cuda", " deterministic cuda") for text in longer]
+    special = [
+        f"bwd {dtype} b4 hq64 hkv8 sq4096 d128 causal cuda",
+        f"bwd {dtype} b1 hq16 sq16384 d128 window=1024,0 cuda",
+    ]
+    return grid + [text.replace(" cuda", " deterministic cuda") for text in longer] + special
 
 
 SUITES = {

@@ -115,24 +115,26 @@ cudaError_t BackwardRows::finish(cudaStream_t stream) const {
 
 const char* backward_schedule(const Problem& p) {
   return p.has(TESSERA_FLAG_DETERMINISTIC) ? "one block a key tile, last keys first; dq is added in the order in which "
-                                             "blocks start, which is expected "
-                                             "to cost up to 15 %"
+                                             "blocks start"
                                            : "one block a key tile, heavy tiles first in groups of heads that fit L2; "
                                              "dq is added in any order, so it "
                                              "may differ between runs by rounding";
 }
 
-double estimate_backward(const Problem& p, const core::DeviceInfo& device, double share) {
+double estimate_backward(const Problem& p, const core::DeviceInfo& device, int32_t tile_n, const BackwardRates& rates) {
+  if (device.peak_16bit <= 0 || device.bandwidth <= 0 || device.units <= 0) return 0;
   const core::Work work = core::count_work(p);
+  const double share = p.has(TESSERA_FLAG_DETERMINISTIC) ? rates.ordered_share : rates.share;
   // A gradient of the bias recomputes the scores: two products more.
-  const double flops =
-      work.flops * (p.has(TESSERA_FLAG_D_BIAS) ? 1.4 : 1.0) * (p.has(TESSERA_FLAG_DETERMINISTIC) ? 1.1 : 1.0);
-  const double compute = device.peak_16bit > 0 ? flops / (share * device.peak_16bit) : 0;
-  // Beside the operands the float32 sums of dq, zeroed and read once.
+  const double flops = work.flops * (p.has(TESSERA_FLAG_D_BIAS) ? 1.4 : 1.0);
+  const double key_tiles = double((p.seqlen_k + tile_n - 1) / tile_n) * double(p.batch) * p.heads_kv;
+  const double compute = flops / (share * device.peak_16bit) + key_tiles / device.units * rates.block_seconds;
+  // Before and after the main kernel: o and d_o, dq, and the float32 sums of dq, zeroed and read once.
   const double rows = p.layout_q == TESSERA_PACKED ? double(p.total_q) : double(p.batch) * double(p.seqlen_q);
-  const double bytes = work.bytes + 8.0 * rows * p.heads_q * p.head_dim_qk;
-  const double memory = device.bandwidth > 0 ? bytes / (0.85 * device.bandwidth) : 0;
-  return (compute > memory ? compute : memory) + 9e-6;
+  const double around = rows * p.heads_q * (4.0 * p.head_dim_v + 10.0 * p.head_dim_qk);
+  const double bandwidth = 0.85 * device.bandwidth;
+  const double memory = work.bytes / bandwidth;
+  return (compute > memory ? compute : memory) + around / bandwidth + 9e-6;
 }
 
 int32_t heads_together_backward(const Problem& p, int64_t l2_bytes) {
@@ -140,7 +142,9 @@ int32_t heads_together_backward(const Problem& p, int64_t l2_bytes) {
   if (heads == 0) return 1;
   const int64_t dim = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
   const int64_t bytes = p.group * p.seqlen_q * (2 * (p.head_dim_qk + p.head_dim_v) + 4 * dim) + 1;
-  return static_cast<int32_t>(clamp_to(l2_bytes / 2 / bytes, 1, heads));
+  // Read from both halves of an L2, data lies in it twice. In a fixed order few tiles of one head at a time wait less.
+  const int64_t share = p.has(TESSERA_FLAG_DETERMINISTIC) ? 2 : 4;
+  return static_cast<int32_t>(clamp_to(l2_bytes / share / bytes, 1, heads));
 }
 
 }  // namespace tessera::cuda

@@ -24,7 +24,8 @@ BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim);
 BackwardParams make_backward_params(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace,
                                     int32_t dq_dim);
 
-// Everything that runs before and after the main kernel, but d_bias. finish: what follows it.
+// The launches of a pass but its main kernel and d_bias: begin() those before it, finish() those behind; and what the
+// main kernel is launched with.
 struct BackwardRows {
   BackwardParams params;  // turns are null where nothing would zero them
   uint32_t row_blocks;    // of preprocess and postprocess
@@ -39,12 +40,19 @@ struct BackwardRows {
   cudaError_t finish(cudaStream_t stream) const;
 };
 
-// Key/value heads of one batch after another, as many together as leave Q, dO and dq's sums in half of L2.
+// Key/value heads of one batch after another, as many together as leave Q, dO and dq's sums in L2.
 int32_t heads_together_backward(const core::Problem& p, int64_t l2_bytes);
 
 // What explain says of the order of the main kernel's blocks and of dq.
 const char* backward_schedule(const core::Problem& p);
-// Seconds at `share` of the device's 16-bit peak, or of the bytes if longer; fixed order and d_bias cost their part.
-double estimate_backward(const core::Problem& p, const core::DeviceInfo& device, double share);
+// What a main kernel reaches, fitted to measurements: shares of the device's 16-bit peak between a block's start and
+// its end, with dq added in any order and in a fixed one, and the seconds of start and end together.
+struct BackwardRates {
+  double share, ordered_share, block_seconds;
+};
+// Seconds of a run with blocks of tile_n keys, one a multiprocessor at a time: steps, starts and ends, and the kernels
+// before and after by their bytes. d_bias costs its products.
+double estimate_backward(const core::Problem& p, const core::DeviceInfo& device, int32_t tile_n,
+                         const BackwardRates& rates);
 
 }  // namespace tessera::cuda

@@ -69,7 +69,7 @@ extern const DecodeBuckets kDecodeF16Int8, kDecodeF16E4m3, kDecodeBf16Int8, kDec
 // How the sums of dq lie: columns (a head-dim bucket), and the form of the fragments.
 struct DqSums {
   int32_t dim;
-  bool transposed;  // with dim 64 or 128 only
+  bool transposed;  // Hopper's, with dim 64, 128, 192 or 256
 };
 
 // Before and after the main kernel of a backward pass; `blocks`: of kRowTile rows.

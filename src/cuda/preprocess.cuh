@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "element_io.cuh"
 #include "tile/backward_scheduler.cuh"
 #include "tile/row_store.cuh"
 
@@ -61,10 +60,10 @@ __device__ __forceinline__ float multiply_chunk(const BackwardParams& p, int64_t
 }
 
 // This thread's part of rowsum(d_o * o), for each kRowsPerPass-th of kPasses rows from `row` on; rows past the last one
-// that is used give that one's. Columns outside, so that the loads of all rows are under way at once.
+// that is used give that one's. The loop over columns is outside, so that the loads of all rows are under way at once.
 template <class Element, bool kFloat, int kPasses, int kRowsPerPass, int kLanes>
-__device__ __forceinline__ void multiply_rows(const BackwardParams& p, float (&sums)[kPasses], const SequenceView& at,
-                                              int head, int64_t row) {
+__device__ __forceinline__ void sum_products(const BackwardParams& p, float (&sums)[kPasses], const SequenceView& at,
+                                             int head, int64_t row) {
   const int64_t o = at.q_batch * p.f.o_stride.batch + head * p.f.o_stride.head;
   const int64_t d_o = at.q_batch * p.d_o_stride.batch + head * p.d_o_stride.head;
   if (at.band.seqlen_q == 0) return;
@@ -104,9 +103,9 @@ __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_co
   const int64_t my_row = first + threadIdx.x / kLanes;
   float deltas[kPasses] = {};
   if (p.f.o_is_float) {
-    multiply_rows<Element, true, kPasses, kRowsPerPass, kLanes>(p, deltas, at, item.head, my_row);
+    sum_products<Element, true, kPasses, kRowsPerPass, kLanes>(p, deltas, at, item.head, my_row);
   } else {
-    multiply_rows<Element, false, kPasses, kRowsPerPass, kLanes>(p, deltas, at, item.head, my_row);
+    sum_products<Element, false, kPasses, kRowsPerPass, kLanes>(p, deltas, at, item.head, my_row);
   }
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {

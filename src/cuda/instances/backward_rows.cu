@@ -15,8 +15,6 @@ RowsKernel postprocess_of(int32_t dim) {
   switch (dim) {
     case 64:
       return postprocess_kernel<Element, 64, kTransposed>;
-    case 96:
-      return postprocess_kernel<Element, 96, kTransposed>;
     case 128:
       return postprocess_kernel<Element, 128, kTransposed>;
     case 192:
@@ -27,7 +25,9 @@ RowsKernel postprocess_of(int32_t dim) {
 }
 template <class Element>
 RowsKernel postprocess_of(const DqSums& sums) {
-  return sums.transposed ? postprocess_of<Element, true>(sums.dim) : postprocess_of<Element, false>(sums.dim);
+  if (sums.transposed) return postprocess_of<Element, true>(sums.dim);
+  // A bucket of cuda.sm80.backward alone.
+  return sums.dim == 96 ? postprocess_kernel<Element, 96, false> : postprocess_of<Element, false>(sums.dim);
 }
 RowsKernel postprocess_function(bool bf16, const DqSums& sums) {
   return bf16 ? postprocess_of<Bf16>(sums) : postprocess_of<F16>(sums);

@@ -157,7 +157,7 @@ __device__ __forceinline__ void add_query_gradient(const BackwardParams& p, cons
     }
   }
   if (p.turns != nullptr) {
-    __threadfence();
+    ptx::fence_gpu();
     __syncthreads();
     if (threadIdx.x == 0) ptx::reduce_add_release(p.turns + turn, 1);
   }

@@ -42,6 +42,13 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
   return refuse_map_strides(p);
 }
 
+// On an H200, docs/notes/backward.md.
+BackwardRates rates(int32_t dim) {
+  if (dim == 64) return {0.495, 0.37, 7.5e-6};
+  if (dim == 128) return {0.575, 0.41, 11.5e-6};
+  return {0.455, 0.295, 13e-6};
+}
+
 Launch configure(const Problem& p, const DeviceInfo& device) {
   const BackwardInstance& kernel = instance(p);
   Launch launch;
@@ -55,7 +62,7 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.variant = heads_together_backward(p, device.l2_bytes);
   launch.schedule = backward_schedule(p);
   launch.instructions = p.softcap > 0 ? "wgmma, tma; softcap" : "wgmma, tma";
-  launch.seconds = estimate_backward(p, device, kernel.dim == 64 ? 0.5 : kernel.dim == 128 ? 0.58 : 0.45);
+  launch.seconds = estimate_backward(p, device, kernel.tile_n, rates(kernel.dim));
   return launch;
 }
 

@@ -66,7 +66,7 @@ struct BackwardWarpgroup {
     }
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
   }
-  // The same by both warpgroups together: K and V, once they are there; and a tile of Q (0) or dO (1).
+  // K and V, once they are there, by both warpgroups together.
   __device__ __forceinline__ void clear_key_tails() const {
     const int64_t valid = control.view.sequence.band.seqlen_k - int64_t{control.view.key_tile} * kTileN;
     if (valid >= kTileN) return;
@@ -80,6 +80,7 @@ struct BackwardWarpgroup {
   __device__ __forceinline__ int64_t valid_queries(const BackwardStep& step) const {
     return control.view.sequence.band.seqlen_q - int64_t{step.tile} * kTileM;
   }
+  // A tile of Q (0) or dO (1), by both warpgroups together.
   __device__ __forceinline__ void clear_query_tail(int tensor, const BackwardStep& step) const {
     if (is_whole(step)) return;
     clear_rows(query_offset(tensor), kTileM, valid_queries(step), thread(), kConsumers);
@@ -164,9 +165,9 @@ struct BackwardWarpgroup {
       float kept[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        float bend = 1.0f, x = probs[0][n][e] * scale;
+        float bend = 1.0f;
         if constexpr (kKind == ScoreKind::general) {
-          x = core::apply_softcap(x, softcap);
+          const float x = core::apply_softcap(probs[0][n][e] * scale, softcap);
           bend = core::softcap_derivative(x, softcap);
           kept[e] = probability(x, e % 2 == 0 ? pair.x : pair.y);
         } else {

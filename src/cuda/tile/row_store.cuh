@@ -32,22 +32,37 @@ __device__ __forceinline__ void store_rows(const RowTarget& target, char* tile,
                                            const float (&acc)[kBlocks][kColumns][4], int row, int column_warp,
                                            float factor) {
   const int lane = threadIdx.x % 32;
+  // + 0: a sum of +0 stays +0 under a negative factor.
+  const auto scaled = [factor](float sum) { return fmaf(sum, factor, 0.0f); };
+  if (!target.is_float) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) {
+          const int chunk = (column_warp + n / 2 * kWarps) * 2 + n % 2;
+          *reinterpret_cast<uint32_t*>(tile + TileLayout<kDim>::offset(row + fragment_row(b, half), chunk) +
+                                       lane % 4 * 4) =
+              Element::pack(scaled(acc[b][n][2 * half]), scaled(acc[b][n][2 * half + 1]));
+        }
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int my_row = row + fragment_row(b, half);
+      if (my_row >= target.count) continue;
+      char* columns = target.rows + my_row * target.stride + lane % 4 * 8;
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         const int chunk = (column_warp + n / 2 * kWarps) * 2 + n % 2;
-        // + 0: a sum of +0 stays +0 under a negative factor.
-        const float low = fmaf(acc[b][n][2 * half], factor, 0.0f), high = fmaf(acc[b][n][2 * half + 1], factor, 0.0f);
-        if (!target.is_float) {
-          *reinterpret_cast<uint32_t*>(tile + TileLayout<kDim>::offset(my_row, chunk) + lane % 4 * 4) =
-              Element::pack(low, high);
-        } else if (my_row < target.count && chunk < target.chunks) {
-          *reinterpret_cast<float2*>(target.rows + my_row * target.stride + chunk * 32 + lane % 4 * 8) =
-              make_float2(low, high);
+        if (chunk < target.chunks) {
+          *reinterpret_cast<float2*>(columns + chunk * 32) =
+              make_float2(scaled(acc[b][n][2 * half]), scaled(acc[b][n][2 * half + 1]));
         }
       }
     }
@@ -60,22 +75,29 @@ template <class Element, int kDim, int kBlocks, int kColumnBlocks>
 __device__ __forceinline__ void store_transposed_rows(const RowTarget& target, char* tile,
                                                       const float (&acc)[kBlocks][kColumnBlocks][4], int row,
                                                       int column, float factor) {
+  const auto for_each = [&](auto&& store) __attribute__((always_inline)) {
 #pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
+    for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-    for (int c = 0; c < kColumnBlocks; ++c) {
+      for (int c = 0; c < kColumnBlocks; ++c) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int my_row = row + b * 8 + fragment_column(0, e), my_column = column + c * 16 + fragment_row(0, e / 2);
-        const float value = fmaf(acc[b][c][e], factor, 0.0f);
-        if (!target.is_float) {
-          *reinterpret_cast<uint16_t*>(tile + TileLayout<kDim>::offset(my_row, my_column / 8) + my_column % 8 * 2) =
-              static_cast<uint16_t>(Element::pack(value, value));
-        } else if (my_row < target.count && my_column < target.chunks * 8) {
-          *reinterpret_cast<float*>(target.rows + my_row * target.stride + my_column * 4) = value;
+        for (int e = 0; e < 4; ++e) {
+          store(row + b * 8 + fragment_column(0, e), column + c * 16 + fragment_row(0, e / 2),
+                fmaf(acc[b][c][e], factor, 0.0f));
         }
       }
     }
+  };
+  if (!target.is_float) {
+    for_each([&](int my_row, int my_column, float value) {
+      *reinterpret_cast<uint16_t*>(tile + TileLayout<kDim>::offset(my_row, my_column / 8) + my_column % 8 * 2) =
+          static_cast<uint16_t>(Element::pack(value, value));
+    });
+  } else {
+    for_each([&](int my_row, int my_column, float value) {
+      if (my_row < target.count && my_column < target.chunks * 8)
+        *reinterpret_cast<float*>(target.rows + my_row * target.stride + my_column * 4) = value;
+    });
   }
 }
 
