@@ -6,14 +6,29 @@
 #include <cstdint>
 
 #include "forward_params.hpp"
+#include "semantics.hpp"
 
 namespace tessera::cuda {
+
+// A number that dividends below 2^31 are divided by, in three instructions.
+struct Divisor {
+  uint32_t value, factor, shift;
+
+  Divisor() = default;
+  explicit Divisor(uint32_t number) : value(number), factor(0), shift(31) {
+    while (uint64_t{1} << (shift - 31) < number) ++shift;
+    if (number > 0) factor = static_cast<uint32_t>(((uint64_t{1} << shift) + number - 1) / number);
+  }
+  TESSERA_HD uint32_t divide(uint32_t dividend) const {
+    return static_cast<uint32_t>(uint64_t{dividend} * factor >> shift);
+  }
+};
 
 // Scales of a quantised cache: [batch or page, block of rows, head]; rows 0: one block for all rows.
 struct CacheScale {
   const float* data;  // null: 1
   int64_t stride[3];
-  int32_t rows;
+  Divisor rows;
 };
 
 // Rows of a key/value head are its queries times the heads of its group: row r is query r / group of head r % group.
@@ -22,8 +37,9 @@ struct DecodeParams {
   ForwardParams f;  // num_splits 1: splits are cut here
   CacheScale k_scale, v_scale;
   int32_t row_tiles;   // tiles of 16 rows a unit has: 1, 2 or 4, at most the warps of a block
-  int32_t row_blocks;  // units a key/value head
-  int32_t heads_kv;
+  Divisor row_blocks;  // units a key/value head
+  Divisor heads_kv, group, page_size;
+  Divisor split_count;
   int32_t splits;
   int32_t state_rows;  // rows of a unit that a state has
   int32_t split_keys;  // keys a split; 0: a sequence's own length over `splits`

@@ -118,9 +118,8 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
   const uint32_t value_lane = Config::kKeyBytes + Layout::lane_offset(lane % 16, lane / 16);
 
   QueryFragments<Config::kHeadDim> q;
-  load_queries<Cache>(q, p, view, DecodeRows(p, view));
   float row_scale[2] = {1.0f, 1.0f};
-  int2 at = source.find(begin);
+  int page = source.find(begin), next_page = source.find(begin + 1);
   float scale_ahead = 0.0f;  // of the tile whose copies were started last
   ScaleState scale_state;
   // The first kStages - 1 turns start copies only.
@@ -137,21 +136,23 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
         __syncthreads();
       }
     }
-    if (tile + kAhead < end) source.start(own + free * Config::kStageBytes, tile + kAhead, at);
+    if (tile + kAhead < end) source.start(own + free * Config::kStageBytes, tile + kAhead, page);
     ptx::copy_async_commit();
     if constexpr (kScaled) {
       // Kept a turn late, so that nothing waits for them; the barrier before their tile is still to come.
       static_assert(Config::kStages > 2);
-      const float next = source.find_scale(tile + kAhead, at);
+      const float next = source.find_scale(tile + kAhead, page);
       const int before = free == 0 ? kAhead : free - 1;
       source.keep_scale(shared_memory + before * Config::kStageBytes + warp * Config::kWarpBytes, scale_ahead);
       scale_ahead = next;
     }
-    at = source.find(tile + kAhead + 1);
+    page = next_page;
+    next_page = source.find(tile + kAhead + 2);
     free = free == kAhead ? 0 : free + 1;
     // While the first keys are on their way.
     if (tile == begin - 1) {
       open_arrivals(p, view.unit);
+      load_queries<Cache>(q, p, view, DecodeRows(p, view));
       if constexpr (kConverts) queries_to_f16(q, row_scale);
     }
     if (tile < begin) continue;

@@ -20,10 +20,11 @@ using core::Refusal;
 
 // Keys of a split where a sequence's result may not depend on its batch mates.
 constexpr int64_t kInvariantSplit = 1024;
-// A launch; a block's start until its first keys are there, and its end; a merge and what each state adds to it.
-constexpr double kLaunchSeconds = 3e-6, kBlockSeconds = 2.5e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 3e-8;
-// From asking for bytes until they are there, under load: what a block has in flight over it bounds its rate.
-constexpr double kLatencySeconds = 2e-6;
+// Measured on an H200 (docs/notes/decode.md). A launch; a block's start until its first keys are there, and its end; a
+// merge and what each state adds to it.
+constexpr double kLaunchSeconds = 3e-6, kBlockSeconds = 3.4e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 1e-7;
+// A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another.
+constexpr double kTileSeconds = 1e-6;
 
 const DecodeInstance& decode_instance(const Problem& p) {
   static const DecodeBuckets* const kBuckets[][3] = {{&kDecodeF16, &kDecodeF16Int8, &kDecodeF16E4m3},
@@ -56,19 +57,22 @@ int64_t seen_keys(const Problem& p) {
   return std::min(p.seqlen_k, p.left + 1 + std::min(right, p.seqlen_k) + p.seqlen_q);
 }
 
-// Waves of blocks that share the device's bandwidth, each block bounded by what it has in flight.
+// Waves of blocks that share the device's bandwidth, each block bounded by its own instructions.
 double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c, int64_t splits) {
   if (device.bandwidth <= 0 || c.units == 0) return kLaunchSeconds;
   const int64_t keys = c.split_keys > 0 ? c.split_keys : core::split_size(std::max<int64_t>(1, p.seqlen_k), splits);
   const double row_bytes = (p.head_dim_qk + p.head_dim_v) * core::dtype_bytes(p.k.dtype);
   const int64_t seen = seen_keys(p), working = std::min(splits, (seen + keys - 1) / keys);
   const double bytes = row_bytes * static_cast<double>(std::min(seen, keys));
-  const double flying = c.instance->shared_bytes * (c.instance->stages - 1.0) / c.instance->stages;
-  const double rate = flying / kLatencySeconds, bandwidth = 0.95 * device.bandwidth;
+  const double rate = row_bytes * c.instance->tile_n / kTileSeconds, bandwidth = 0.93 * device.bandwidth;
+  // Where `sharing` blocks could just take all of the bandwidth, they do not: none asks ahead of its own turn.
+  const auto wave = [&](double sharing) {
+    return bytes / rate * std::pow(1 + std::pow(rate * sharing / bandwidth, 4), 0.25);
+  };
   const auto blocks = static_cast<double>(c.units * working), slots = static_cast<double>(c.slots);
   const double waves = std::floor(blocks / slots), rest = blocks - waves * slots;
-  double seconds = kLaunchSeconds + waves * bytes / std::min(rate, bandwidth / slots);
-  if (rest > 0) seconds += bytes / std::min(rate, bandwidth / rest);
+  double seconds = kLaunchSeconds + waves * wave(slots);
+  if (rest > 0) seconds += wave(rest);
   // Blocks of later waves start while others read.
   seconds += kBlockSeconds;
   if (splits > 1) seconds += kMergeSeconds + kStateSeconds * static_cast<double>(splits);
@@ -162,7 +166,7 @@ Refusal refuse_bytes(const Problem& p) {
 }
 
 CacheScale scale_of(const float* data, const core::ScaleOperand& scale) {
-  return {data, {scale.stride[0], scale.stride[1], scale.stride[2]}, scale.rows};
+  return {data, {scale.stride[0], scale.stride[1], scale.stride[2]}, Divisor(static_cast<uint32_t>(scale.rows))};
 }
 
 Refusal refuse_decode(const Problem& p, const DeviceInfo& device) {
@@ -223,8 +227,11 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
     params.v_scale = scale_of(context.tensors->v_scale, p.v_scale);
   }
   params.row_tiles = c.row_tiles;
-  params.row_blocks = static_cast<int32_t>(c.row_blocks);
-  params.heads_kv = p.heads_kv;
+  params.row_blocks = Divisor(static_cast<uint32_t>(c.row_blocks));
+  params.heads_kv = Divisor(static_cast<uint32_t>(p.heads_kv));
+  params.group = Divisor(static_cast<uint32_t>(p.group));
+  params.page_size = Divisor(static_cast<uint32_t>(p.page_size));
+  params.split_count = Divisor(static_cast<uint32_t>(c.splits));
   params.splits = static_cast<int32_t>(c.splits);
   params.split_keys = static_cast<int32_t>(c.split_keys);
   params.state_rows = static_cast<int32_t>(state_rows(p, c));

@@ -26,9 +26,9 @@ struct DecodeRows {
     const uint32_t first = view.first_row + threadIdx.x / 32 % p.row_tiles * 16;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t row = first + fragment_row(0, half), group = p.f.group, query_row = row / group;
+      const uint32_t row = first + fragment_row(0, half), query_row = p.group.divide(row);
       query.row[0][half] = query_row;
-      head[half] = view.head_kv * group + (row - query_row * group);
+      head[half] = view.head_kv * p.group.value + (row - query_row * p.group.value);
       valid[half] = query_row < view.sequence.band.seqlen_q;
     }
   }
@@ -81,14 +81,14 @@ __device__ __forceinline__ void load_queries(QueryFragments<kHeadDim>& q, const 
   for (int half = 0; half < 2; ++half) {
     const uint16_t* row = static_cast<const uint16_t*>(p.f.q) + sequence.q_batch * p.f.q_stride.batch +
                           (sequence.q_row + rows.query.row[0][half]) * p.f.q_stride.row +
-                          rows.head[half] * p.f.q_stride.head;
+                          rows.head[half] * p.f.q_stride.head + lane_column;
+    const int columns = rows.valid[half] ? p.f.head_dim_qk - lane_column : 0;
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        const int column = step * 16 + part * kPartColumns + lane_column;
-        q.a[step][half + 2 * part] =
-            rows.valid[half] && column < p.f.head_dim_qk ? *reinterpret_cast<const uint32_t*>(row + column) : 0u;
+        const int column = step * 16 + part * kPartColumns;
+        q.a[step][half + 2 * part] = column < columns ? *reinterpret_cast<const uint32_t*>(row + column) : 0u;
       }
     }
   }

@@ -1,6 +1,6 @@
 // How a warp brings its own 16 keys of a tile to shared memory: dense and packed rows at a constant stride, or pages of
 // any size. Rows at or past the split's last key are zero-filled, never read.
-// Page and slot of key l are held by lane l, looked up a tile ahead of the copies that use them.
+// The page table's entry of key l is held by lane l, asked for two tiles ahead of the copies that use it.
 #pragma once
 
 #include <cstdint>
@@ -27,40 +27,57 @@ struct DecodeSource {
     return tile * Config::kTileN + static_cast<int>(threadIdx.x / 32) * Config::kWarpKeys;
   }
 
-  // Page and slot of the lane's key of `tile`; nothing is looked up for a key past the end.
-  __device__ __forceinline__ int2 find(int tile) const {
-    const int lane = threadIdx.x % 32, key = first_key(tile) + lane % Config::kWarpKeys;
-    if (p.f.page_size == 0 || key >= view.sequence.band.seqlen_k) return make_int2(0, 0);
-    const int position = static_cast<int>(view.sequence.kv_row + key), index = position / p.f.page_size;
-    return make_int2(static_cast<int>(clamp_to(view.sequence.pages[index], 0, p.f.num_pages - 1)),
-                     position - index * p.f.page_size);
+  // Position in its sequence's cache of the lane's key of `tile`.
+  __device__ __forceinline__ uint32_t position(int tile) const {
+    return static_cast<uint32_t>(view.sequence.kv_row) + first_key(tile) + threadIdx.x % Config::kWarpKeys;
+  }
+
+  // The table's entry for the lane's key of `tile`, as it is: nothing waits for it here. None past the end.
+  __device__ __forceinline__ int find(int tile) const {
+    const int key = first_key(tile) + static_cast<int>(threadIdx.x % Config::kWarpKeys);
+    if (p.f.page_size == 0 || key >= view.sequence.band.seqlen_k) return 0;
+    return view.sequence.pages[p.page_size.divide(position(tile))];
   }
 
   // Starts the copies of the warp's keys and values of `tile` to the warp's part of a stage.
-  __device__ __forceinline__ void start(uint32_t stage, int tile, int2 at) const {
-    const int lane = threadIdx.x % 32, row = lane / kLanes, chunk = lane % kLanes, first = first_key(tile);
+  __device__ __forceinline__ void start(uint32_t stage, int tile, int entry) const {
+    const int first = first_key(tile), chunk = threadIdx.x % kLanes;
     // Read here, once: copies are thought to change memory.
     const int left = static_cast<int>(view.sequence.band.seqlen_k) - first;
-    const int64_t cache_row = view.sequence.kv_row + first + row;
     const char *k = view.k + chunk * 16, *v = view.v + chunk * 16;
-    start_rows(stage, left, cache_row, at, k, p.f.k_stride, p.f.head_dim_qk * kBytes / 16 - chunk);
-    start_rows(stage + Config::kKeyBytes, left, cache_row, at, v, p.f.v_stride, p.f.head_dim_v * kBytes / 16 - chunk);
+    // Where the pages of 16 keys are one page, its rows follow one another as those of a dense cache do.
+    const bool scattered = p.f.page_size != 0 && (p.f.page_size | view.sequence.kv_row) % Config::kWarpKeys != 0;
+    int64_t k_offset, v_offset;
+    if (p.f.page_size == 0) {
+      const int64_t row = view.sequence.kv_row + first;
+      k_offset = row * p.f.k_stride.row, v_offset = row * p.f.v_stride.row;
+    } else {
+      int2 at = locate(tile, entry);
+      if (!scattered) at.x = __shfl_sync(0xffffffffu, at.x, 0), at.y = __shfl_sync(0xffffffffu, at.y, 0);
+      k_offset = at.x * p.f.k_stride.batch + at.y * p.f.k_stride.row;
+      v_offset = at.x * p.f.v_stride.batch + at.y * p.f.v_stride.row;
+    }
+    start_rows(stage, left, scattered, k_offset, k, p.f.k_stride.row, p.f.head_dim_qk * kBytes / 16 - chunk);
+    start_rows(stage + Config::kKeyBytes, left, scattered, v_offset, v, p.f.v_stride.row,
+               p.f.head_dim_v * kBytes / 16 - chunk);
   }
 
-  // The scale of the lane's key (lanes 0 to 15) or value of `tile`, `at` being its page and slot; 0 past the end.
-  __device__ __forceinline__ float find_scale(int tile, int2 at) const {
+  // The scale of the lane's key (lanes 0 to 15) or value of `tile`; 0 past the end.
+  __device__ __forceinline__ float find_scale(int tile, int entry) const {
     const int lane = threadIdx.x % 32, key = first_key(tile) + lane % Config::kWarpKeys;
     const CacheScale& scale = lane < Config::kWarpKeys ? p.k_scale : p.v_scale;
     if (key >= view.sequence.band.seqlen_k) return 0.0f;
     if (scale.data == nullptr) return 1.0f;
-    int64_t outer = at.x;
-    int row = at.y;
-    if (p.f.page_size == 0) {
-      outer = view.scale_outer;
+    int64_t outer = view.scale_outer;
+    int row = 0;
+    if (p.f.page_size != 0) {
+      const int2 at = locate(tile, entry);
+      outer = at.x, row = at.y;
+    } else {
       // Whatever cumulative lengths hold: there are scales of seqlen_k rows.
       row = static_cast<int>(clamp_to(view.scale_row + key, 0, p.f.seqlen_k - 1));
     }
-    row = scale.rows == 0 ? 0 : row / scale.rows;
+    row = static_cast<int>(scale.rows.divide(row));  // a factor of 0 where one scale is for all
     return scale.data[outer * scale.stride[0] + row * scale.stride[1] + view.head_kv * scale.stride[2]];
   }
   // To the warp's part of the tile's stage.
@@ -69,24 +86,29 @@ struct DecodeSource {
   }
 
  private:
-  // `left`: keys from the warp's first on; `chunks`: of a row from the lane's first on; `head`: of row 0.
-  __device__ __forceinline__ void start_rows(uint32_t destination, int left, int64_t cache_row, int2 at,
-                                             const char* head, const Strides& stride, int chunks) const {
+  // Page and slot of the lane's key of `tile`.
+  __device__ __forceinline__ int2 locate(int tile, int entry) const {
+    const uint32_t at = position(tile);
+    return make_int2(static_cast<int>(clamp_to(entry, 0, p.f.num_pages - 1)),
+                     static_cast<int>(at - p.page_size.divide(at) * p.page_size.value));
+  }
+
+  // `left`: keys from the warp's first on; `offset`: elements from the head's row 0 to that key's, of scattered rows to
+  // the lane's key's; `chunks`: of a row from the lane's first on.
+  __device__ __forceinline__ void start_rows(uint32_t destination, int left, bool scattered, int64_t offset,
+                                             const char* head, int64_t row_stride, int chunks) const {
     const int lane = threadIdx.x % 32, row = lane / kLanes, chunk = lane % kLanes;
-    const char* pointer = head + kBytes * stride.row * cache_row;
+    const char* pointer = head + kBytes * (offset + row * row_stride);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const int my_row = row + pass * kRowsPerPass;
-      if (p.f.page_size != 0) {
-        const int page = __shfl_sync(0xffffffffu, at.x, my_row), slot = __shfl_sync(0xffffffffu, at.y, my_row);
-        pointer = head + kBytes * (page * stride.batch + slot * stride.row);
-      }
+      if (scattered) pointer = head + kBytes * __shfl_sync(0xffffffffu, offset, my_row);
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
         ptx::copy_async_16(destination + Layout::offset(my_row, chunk) + i * kLanes * 16, pointer + i * kLanes * 16,
                            my_row < left && i * kLanes < chunks ? 16 : 0);
       }
-      pointer += kBytes * stride.row * kRowsPerPass;
+      pointer += kBytes * row_stride * kRowsPerPass;
     }
   }
 };

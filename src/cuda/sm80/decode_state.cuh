@@ -86,7 +86,7 @@ __device__ __forceinline__ MergedRow merge_row(const RowStates& states) {
 template <class Element, int kHeadDim>
 __device__ __forceinline__ void store_row(const DecodeParams& p, const DecodeView& view, uint32_t row,
                                           const MergedRow& merged) {
-  const uint32_t group = p.f.group, query = row / group;
+  const uint32_t group = p.group.value, query = p.group.divide(row);
   const int lane = threadIdx.x % kRowLanes<kHeadDim>, column = lane * 8;
   const OutputRow at{query, 0, static_cast<int>(view.head_kv * group + (row - query * group))};
   const float factor = finish_row(p.f, view.sequence, at, merged.base, merged.sum, 1.0f, lane == 0);

@@ -26,18 +26,21 @@ struct DecodeView {
 // beside one another in memory, then the splits.
 __device__ __forceinline__ void view_unit(const DecodeParams& p, uint32_t block, int block_rows, int tile_n,
                                           int cache_bytes, DecodeView& view) {
-  const uint32_t row_block = block % p.row_blocks, rest = block / p.row_blocks;
-  view.head_kv = rest % p.heads_kv;
-  const uint32_t batch_split = rest / p.heads_kv;
-  view.batch = batch_split / p.splits;
-  view.split = static_cast<int32_t>(batch_split % p.splits);
-  view.unit = (view.batch * p.heads_kv + view.head_kv) * p.row_blocks + row_block;
+  const uint32_t rest = p.row_blocks.divide(block), row_block = block - rest * p.row_blocks.value;
+  const uint32_t batch_split = p.heads_kv.divide(rest);
+  view.head_kv = rest - batch_split * p.heads_kv.value;
+  view.batch = p.split_count.divide(batch_split);
+  view.split = static_cast<int32_t>(batch_split - view.batch * p.split_count.value);
+  view.unit = (view.batch * p.heads_kv.value + view.head_kv) * p.row_blocks.value + row_block;
 
   SequenceView& sequence = view.sequence;
   locate_sequence<false>(p.f, view.batch, 0, sequence);
   const int64_t keys = sequence.band.seqlen_k;
-  core::Range own{int64_t{view.split} * p.split_keys, int64_t{view.split + 1} * p.split_keys};
-  if (p.split_keys == 0) own = core::split_keys(keys, p.splits, view.split);
+  // core::split_keys() where they are not given.
+  const uint32_t size = p.split_keys != 0
+                            ? static_cast<uint32_t>(p.split_keys)
+                            : 64 * p.split_count.divide((static_cast<uint32_t>(keys) + 63) / 64 + p.splits - 1);
+  core::Range own{int64_t{view.split} * size, int64_t{view.split + 1} * size};
   own.begin = own.begin < keys ? own.begin : keys;
   own.end = own.end < keys ? own.end : keys;
   // Packed scales count from the sequence's first row, all others from the cache row's.
@@ -50,12 +53,12 @@ __device__ __forceinline__ void view_unit(const DecodeParams& p, uint32_t block,
   sequence.band.offset -= own.begin;
   sequence.band.seqlen_k = own.size();
 
-  const auto group = static_cast<uint32_t>(p.f.group);
+  const uint32_t group = p.group.value;
   view.rows = static_cast<uint32_t>(sequence.rows_q) * group;
   view.first_row = row_block * static_cast<uint32_t>(block_rows);
   const uint32_t end_row = view.first_row + static_cast<uint32_t>(block_rows);
-  view.tiles = sequence.band.visible_tiles(view.first_row / group,
-                                           ((end_row < view.rows ? end_row : view.rows) + group - 1) / group, tile_n);
+  const uint32_t end = p.group.divide((end_row < view.rows ? end_row : view.rows) + group - 1);
+  view.tiles = sequence.band.visible_tiles(p.group.divide(view.first_row), end, tile_n);
   view.k = static_cast<const char*>(p.f.k) +
            cache_bytes * (sequence.kv_batch * p.f.k_stride.batch + view.head_kv * p.f.k_stride.head);
   view.v = static_cast<const char*>(p.f.v) +
