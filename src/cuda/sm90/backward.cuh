@@ -1,4 +1,4 @@
-// Gradients of attention for Hopper by TMA and wgmma. A block has one producer thread, two threads that keep turns where
+// Gradients of attention for Hopper by TMA and wgmma. A block: one producer thread, two threads that keep turns where
 // dq is added in a fixed order (backward_turns.cuh), and two consumer warpgroups.
 // One block owns kTileN keys of one (sequence, key/value head) and walks over the query tiles of all query heads of the
 // group that see them. The producer (backward_producer.cuh) fills rings of Q and dO tiles; the consumer warpgroups sum
