@@ -21,7 +21,9 @@ NOTE = re.compile(r"\bC75(08|1[0-8])\b")
 ALLOWED_BYTES = {
     # Decode at d 256 over bytes: 64 registers of queries and 128 of accumulators beside the conversions; numbers of the
     # copies lie in local memory, 20 loads a tile of keys, for which the warp waits anyway.
-    "DecodeConfigILi256ELi1E": 72,
+    "DecodeConfigILi256ELi1E": 48,
+    # The same over 16-bit caches.
+    "DecodeConfigILi256E": 28,
     # Hopper's backward at d 256: descriptors that do not change lie in local memory, 12 loads a step of 4000 cycles; at
     # d 64: of 64 probabilities a thread five wait there for dS.
     "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi256E": 48,

@@ -31,8 +31,9 @@ struct GpuCase {
   core::Plan plan{};
   cudaStream_t stream = nullptr;
   core::KernelList baseline_rows = baselines::kernels();  // beside the library's
-  bool poison_workspace = true;  // false: left as it was allocated, for a checker of uninitialised reads; but for
-  size_t counter_bytes = 0;      // its last bytes, counters that a kernel may look at whatever they hold
+  // False: left as it was allocated, for a checker of uninitialised reads; but for the counters of a decode row, which
+  // it looks at whatever they hold.
+  bool poison_workspace = true;
 };
 
 // The names of the library's CUDA rows and of the baselines'.
