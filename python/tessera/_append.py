@@ -236,6 +236,14 @@ def append(
         raise ValueError("max_seqlen_new: missing, expected the most new rows of a sequence")
     if q is None and cu_seqlens_q is not None:
         raise ValueError("cu_seqlens_q: given without q, which it packs")
+    for name, longest, starts in (
+        ("max_seqlen_new", max_seqlen_new, "cu_seqlens_new"),
+        ("max_seqlen_q", max_seqlen_q, "cu_seqlens_q"),
+    ):
+        if longest is not None and starts not in views:
+            raise ValueError(f"{name}: {longest} given without {starts}, whose longest sequence it tells")
+        if longest is not None and not 0 <= longest < 1 << 31:
+            raise ValueError(f"{name}: {longest}, expected 0 to 2147483647")
     check_once(views)
     args = describe_rows(views, rotary_interleaved, max_seqlen_new)
     turned = None

@@ -100,7 +100,13 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+# Lengths, starts and indices, which are int32 alone.
+INDEX_ARRAYS = ("seqused_k", "page_table", "batch_idx", "leftpad_k", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_new")
+
+
 def unknown_dtype(name: str, dtype: object) -> ValueError:
+    if name in INDEX_ARRAYS:
+        return ValueError(f"{name}: dtype {dtype}, expected int32")
     return ValueError(f"{name}: dtype {dtype}, expected one of {', '.join(dict.fromkeys(DTYPE_NAMES.values()))}")
 
 
