@@ -108,23 +108,33 @@ TEST(CudaPlan, DevicesThatAreTooSmallOrTooOldAreRefused) {
   }
 }
 
-// The backward's shapes: a device with 99 KB of shared memory a block gets smaller ones from d 128 on.
+// The backward's rows and shapes: Hopper has its own but for bias and ALiBi, and 64 keys a block past d 128; a device
+// with 99 KB of shared memory a block gets smaller ones from d 128 on.
 TEST(CudaPlan, BackwardTakesTheTilesThatFit) {
   const struct {
-    const char *device, *text;
+    const char *device, *text, *kernel;
     int32_t tile_m, tile_n;
   } cases[] = {
-      {"h200", "bwd bf16 sq300 d64", 64, 128},       {"rtx4090", "bwd bf16 sq300 d64", 64, 128},
-      {"a100", "bwd f16 sq300 d128", 64, 128},       {"rtx4090", "bwd f16 sq300 d128", 64, 64},
-      {"a100", "bwd bf16 sq300 d256", 64, 64},       {"rtx4090", "bwd bf16 sq300 d256", 32, 32},
-      {"h200", "bwd bf16 sq300 d192 dv128", 64, 64},
+      {"h200", "bwd bf16 sq300 d64", "cuda.sm90.backward", 128, 128},
+      {"h200", "bwd bf16 sq300 d64 softcap=9", "cuda.sm90.backward", 64, 128},
+      {"h200", "bwd bf16 sq300 d96", "cuda.sm90.backward", 64, 128},
+      {"h200", "bwd bf16 sq300 d192 dv128", "cuda.sm90.backward", 64, 64},
+      {"h200", "bwd f16 sq300 d64 dv256", "cuda.sm90.backward", 64, 64},
+      {"h200", "bwd bf16 sq300 d64 alibi", "cuda.sm80.backward", 64, 64},
+      {"rtx4090", "bwd bf16 sq300 d64", "cuda.sm80.backward", 64, 128},
+      {"a100", "bwd f16 sq300 d128", "cuda.sm80.backward", 64, 128},
+      {"rtx4090", "bwd f16 sq300 d128", "cuda.sm80.backward", 64, 64},
+      {"a100", "bwd bf16 sq300 d256", "cuda.sm80.backward", 64, 64},
+      {"rtx4090", "bwd bf16 sq300 d256", "cuda.sm80.backward", 32, 32},
   };
   for (const auto& one : cases) {
+    SCOPED_TRACE(std::string(one.device) + " " + one.text);
     core::Plan plan;
     tessera_status status{};
     ASSERT_EQ(plan_for(std::string(one.text) + " cuda", one.device, &plan, &status), TESSERA_OK) << status.message;
-    EXPECT_EQ(plan.launch.tile_m, one.tile_m) << one.device << " " << one.text;
-    EXPECT_EQ(plan.launch.tile_n, one.tile_n) << one.device << " " << one.text;
+    EXPECT_STREQ(plan.entry->name, one.kernel);
+    EXPECT_EQ(plan.launch.tile_m, one.tile_m);
+    EXPECT_EQ(plan.launch.tile_n, one.tile_n);
   }
 }
 
