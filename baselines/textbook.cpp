@@ -402,7 +402,7 @@ core::Launch configure_textbook(const core::Problem& problem, const core::Device
   // Products at about half of the FMA peak, masked pairs included.
   const double pairs = static_cast<double>(problem.seqlen_q) * static_cast<double>(problem.seqlen_k) *
                        static_cast<double>(problem.batch * problem.heads_q);
-  const double dims = 2.0 * (problem.head_dim_qk + problem.head_dim_v),
+  const double dims = 2.0 * static_cast<double>(problem.head_dims()),
                peak = device.peak_f32 > 0 ? device.peak_f32 : 5e10;
   launch.seconds = pairs * dims / (0.5 * peak);
   return launch;

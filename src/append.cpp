@@ -200,8 +200,8 @@ void run_append(const Problem& p, const tessera_tensors& tensors, const Append& 
     return static_cast<double>(outer) * static_cast<double>(rows) * static_cast<double>(heads * dim);
   };
   const bool packed_q = p.layout_q == TESSERA_PACKED, packed_k = args.cu_seqlens_new != nullptr;
-  double elements = count(packed_k ? 1 : p.batch, packed_k ? args.total_new : args.seqlen_new, p.heads_kv,
-                          int64_t{p.head_dim_qk} + p.head_dim_v);
+  double elements =
+      count(packed_k ? 1 : p.batch, packed_k ? args.total_new : args.seqlen_new, p.heads_kv, p.head_dims());
   if (append.rotates_q)
     elements += count(packed_q ? 1 : p.batch, packed_q ? p.total_q : p.seqlen_q, p.heads_q, p.head_dim_qk);
   constexpr double kElementsPerTask = 32768;  // about 30 microseconds, worth waking a thread for

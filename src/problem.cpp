@@ -89,7 +89,7 @@ Work count_work(const Problem& problem) {
   const bool backward = problem.pass == TESSERA_BACKWARD;
 
   Work work{};
-  work.flops = 2.0 * pairs * (problem.head_dim_qk + problem.head_dim_v) * (backward ? 2.5 : 1.0);
+  work.flops = 2.0 * pairs * static_cast<double>(problem.head_dims()) * (backward ? 2.5 : 1.0);
   const auto bytes_of = [](const Operand& operand, double rows, int32_t heads, int32_t dim) {
     return rows * heads * dim * dtype_bytes(operand.dtype);
   };

@@ -47,6 +47,8 @@ struct Problem {
   char kernel[64], device_name[32];
 
   TESSERA_HD bool has(uint64_t flag) const { return (flags & flag) != 0; }
+  // Both head dims: either may be all that an int32 holds.
+  int64_t head_dims() const { return int64_t{head_dim_qk} + head_dim_v; }
   TESSERA_HD bool banded() const { return left >= 0 || right >= 0; }
   TESSERA_HD Band band(int64_t used_q, int64_t used_k) const {
     return make_band(used_q, used_k, left, right, top_left);

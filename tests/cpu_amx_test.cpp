@@ -204,7 +204,10 @@ TEST(AmxForward, RefusalsNameTheirReason) {
             "fewer than 16 queries leave its tiles empty (seqlen_q=15)");
   EXPECT_EQ(refusal("fwd f32 sq64 d64", core::Isa::amx, true), "bf16 and f16 only");
   EXPECT_EQ(refusal("bwd bf16 sq64 d64", core::Isa::amx, true), "forward only");
-  EXPECT_EQ(refusal("fwd bf16 sq64 d64 kv=int8", core::Isa::amx, true), "quantised k and v are for other rows");
+  EXPECT_EQ(refusal("fwd bf16 sq64 d64 kv=int8", core::Isa::amx, true), "takes k in q's dtype (k.dtype=6)");
+  EXPECT_EQ(refusal("fwd bf16 sq64 d577", core::Isa::amx, true), "head_dim_qk above 576 (head_dim_qk=577)");
+  EXPECT_EQ(refusal("fwd f16 sq64 d64 dv1900000000", core::Isa::amx, true),
+            "head_dim_v above 512 (head_dim_v=1900000000)");
   EXPECT_EQ(refusal("fwd bf16 sq64 d64 splits=2", core::Isa::amx, true), "splits are for the vector rows (splits=2)");
 }
 

@@ -205,6 +205,23 @@ TEST(Work, CountsKeptPairsAndLeastBytes) {
   EXPECT_EQ(work_of("f16 hq2 hkv1 sq4 sk6 d8", TESSERA_FLAG_LSE).bytes,
             2.0 * 8 * (4 * 2 + 6 + 6 + 4 * 2) + 4.0 * 4 * 2);
   EXPECT_EQ(work_of("b0 sq8 d8").flops, 0.0);
+  EXPECT_EQ(work_of("sq1 d2147483647").flops, 4.0 * 2147483647) << "the dims' sum is more than an int32 holds";
+}
+
+// A row that forgets to refuse them would size its tiles in an int32.
+TEST(Plan, EveryRowRefusesHugeHeadDims) {
+  for (const std::string pass : {"fwd", "bwd"}) {
+    for (const char* dtype : {" f16", " f32"}) {
+      for (const bool gpu : {false, true}) {
+        tessera_problem problem = parse(pass + dtype + " b5 hq32 sq7126 d1900000000" + (gpu ? " cuda" : ""));
+        if (gpu) std::strcpy(problem.device_name, "h200");
+        Plan plan{};
+        tessera_status status{};
+        EXPECT_EQ(make_plan(problem, {}, &plan, &status), TESSERA_UNSUPPORTED)
+            << pass << dtype << ": " << status.message;
+      }
+    }
+  }
 }
 
 // What a run checks, with a row that only counts.

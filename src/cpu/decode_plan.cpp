@@ -95,8 +95,7 @@ int64_t magnitude(int64_t n) { return n < 0 ? -n : n; }
 int64_t heads_of_unit(const Problem& problem, const DeviceInfo& device, int64_t threads) {
   constexpr int64_t kUnitsPerThread = 4;
   if (magnitude(problem.k.head_stride) >= magnitude(problem.k.row_stride)) return 1;
-  const int64_t row_bytes =
-      (problem.head_dim_qk + problem.head_dim_v) * core::dtype_bytes(problem.k.dtype) * kDecodeBlock * 2;
+  const int64_t row_bytes = problem.head_dims() * core::dtype_bytes(problem.k.dtype) * kDecodeBlock * 2;
   const int64_t fit = std::max<int64_t>(1, device.l2_bytes / 2 / row_bytes);
   const int64_t strips = (problem.seqlen_q * problem.group + kDecodeStrip - 1) / kDecodeStrip;
   const int64_t all = problem.batch * strips * problem.heads_kv * splits_of(problem, problem.seqlen_k);

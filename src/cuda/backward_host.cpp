@@ -141,7 +141,7 @@ int32_t heads_together_backward(const Problem& p, int64_t l2_bytes) {
   const int64_t heads = p.batch * p.heads_kv;
   if (heads == 0) return 1;
   const int64_t dim = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
-  const int64_t bytes = p.group * p.seqlen_q * (2 * (p.head_dim_qk + p.head_dim_v) + 4 * dim) + 1;
+  const int64_t bytes = p.group * p.seqlen_q * (2 * p.head_dims() + 4 * dim) + 1;
   // Read from both halves of an L2, data lies in it twice. In a fixed order few tiles of one head at a time wait less.
   const int64_t share = p.has(TESSERA_FLAG_DETERMINISTIC) ? 2 : 4;
   return static_cast<int32_t>(clamp_to(l2_bytes / share / bytes, 1, heads));

@@ -143,7 +143,7 @@ int64_t partial_lse_bytes(const Problem& p, int64_t n) { return align_256(n * qu
 int32_t heads_together(const Problem& p, int64_t l2_bytes, int64_t heads, int64_t unit, int64_t blocks,
                        int64_t wave_blocks) {
   if (heads == 0 || blocks == 0) return 1;
-  const int64_t bytes = 2 * p.seqlen_k * (p.head_dim_qk + p.head_dim_v) / unit + 1;
+  const int64_t bytes = 2 * p.seqlen_k * p.head_dims() / unit + 1;
   int64_t fitting = l2_bytes / 2 / bytes;
   if (!p.banded()) {
     const int64_t wave = wave_blocks / blocks;

@@ -7,6 +7,7 @@
 
 #include "cpu/amx/kernel.hpp"
 #include "cpu/decode_plan.hpp"
+#include "cpu/plan_rules.hpp"
 #include "cpu/thread_pool.hpp"
 #include "status.hpp"
 
@@ -24,10 +25,8 @@ constexpr int64_t kLeastQueries = 16;
 Refusal refuse_problem(const Problem& problem) {
   if (problem.pass != TESSERA_FORWARD) return {"forward only"};
   if (problem.q.dtype != TESSERA_BF16 && problem.q.dtype != TESSERA_F16) return {"bf16 and f16 only"};
-  if (problem.k.dtype != problem.q.dtype || problem.v.dtype != problem.q.dtype)
-    return {"quantised k and v are for other rows"};
   if (problem.num_splits > 1) return {"splits are for the vector rows", "splits", problem.num_splits};
-  return {};
+  return refuse_operands(problem);
 }
 
 Refusal refuse_machine(const Problem& problem, const DeviceInfo& device) {

@@ -61,7 +61,7 @@ int64_t seen_keys(const Problem& p) {
 double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c, int64_t splits) {
   if (device.bandwidth <= 0 || c.units == 0) return kLaunchSeconds;
   const int64_t keys = c.split_keys > 0 ? c.split_keys : core::split_size(std::max<int64_t>(1, p.seqlen_k), splits);
-  const double row_bytes = (p.head_dim_qk + p.head_dim_v) * core::dtype_bytes(p.k.dtype);
+  const double row_bytes = static_cast<double>(p.head_dims()) * core::dtype_bytes(p.k.dtype);
   const int64_t seen = seen_keys(p), working = std::min(splits, (seen + keys - 1) / keys);
   const double bytes = row_bytes * static_cast<double>(std::min(seen, keys));
   const double rate = row_bytes * c.instance->tile_n / kTileSeconds, bandwidth = 0.93 * device.bandwidth;

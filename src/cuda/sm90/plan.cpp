@@ -75,7 +75,7 @@ double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c
   if (items == 0 || device.peak_16bit <= 0) return kLaunchSeconds;
   const double tile_flops = 2.0 * instance.tile_m * instance.tile_n * (instance.dim_qk + instance.dim_v);
   // Columns and rows of a tile that nothing fills cost as much as the others.
-  const double padding = static_cast<double>(instance.dim_qk + instance.dim_v) / (p.head_dim_qk + p.head_dim_v) *
+  const double padding = static_cast<double>(instance.dim_qk + instance.dim_v) / static_cast<double>(p.head_dims()) *
                          static_cast<double>(c.tiles * c.rows) / static_cast<double>(p.seqlen_q);
   // Half a key tile is lost at each masked end.
   const double beside = instance.overhead_tiles + (p.banded() ? 0.5 : 0.0);
@@ -131,7 +131,7 @@ Cut cut(const Problem& p, const DeviceInfo& device) {
 int32_t heads_of(const Problem& p, const DeviceInfo& device, const Cut& c) {
   const int64_t unit = p.group / c.pack;
   if (!p.banded()) return heads_together(p, device.l2_bytes, c.heads, unit, c.tiles, c.workers);
-  const int64_t bytes = 2 * p.seqlen_k * (p.head_dim_qk + p.head_dim_v) / unit + 1;
+  const int64_t bytes = 2 * p.seqlen_k * p.head_dims() / unit + 1;
   const int64_t fitting = std::max<int64_t>(unit, 7 * device.l2_bytes / 10 / bytes);
   const int64_t sections = std::max<int64_t>(1, (c.heads + fitting - 1) / fitting);
   return static_cast<int32_t>(std::max<int64_t>(1, (c.heads + sections - 1) / sections));
