@@ -25,6 +25,14 @@ core::Refusal refuse_sizes(const core::Problem& p, int32_t tile_m);
 // gradients.
 core::Refusal refuse_layout(const core::Problem& p);
 
+// The index of the first bucket that holds both head dims; the last one is 256, and no more pass refuse_operands.
+// (An array, not a span: GCC 12 loses the address of a local one.)
+template <size_t kCount>
+size_t head_dim_bucket(const int32_t (&buckets)[kCount], const core::Problem& p) {
+  size_t index = 0;
+  while (buckets[index] < p.head_dim_qk || buckets[index] < p.head_dim_v) ++index;
+  return index;
+}
 inline int64_t query_blocks(const core::Problem& p, int64_t tile_m) { return (p.seqlen_q + tile_m - 1) / tile_m; }
 // Arrays of a workspace start at multiples of 256 bytes.
 inline int64_t align_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }

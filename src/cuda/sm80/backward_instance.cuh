@@ -2,9 +2,9 @@
 // kernel templates internal linkage, so every source in instances/ makes its own.
 #pragma once
 
-#include "../launch.hpp"
 #include "backward.cuh"
 #include "bias_gradient.cuh"
+#include "launch.hpp"
 
 namespace tessera::cuda::sm80 {
 

@@ -2,8 +2,8 @@
 #include "../backward_host.hpp"
 #include "../device.hpp"
 #include "../kernels.hpp"
-#include "../launch.hpp"
 #include "config.hpp"
+#include "launch.hpp"
 
 namespace tessera::cuda::sm80 {
 namespace {
@@ -14,7 +14,7 @@ using core::Plan;
 using core::Problem;
 using core::Refusal;
 
-size_t bucket(const Problem& p) { return head_dim_bucket(p.head_dim_qk, p.head_dim_v); }
+size_t bucket(const Problem& p) { return head_dim_bucket(kHeadDimBuckets, p); }
 DqSums dq_sums(const Problem& p) { return {kHeadDimBuckets[bucket(p)], false}; }
 
 // Kernels by size, element type and bucket of kHeadDimBuckets; null: the other size's serve.

@@ -2,22 +2,13 @@
 // constants as the kernels are made from.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "../score_kind.hpp"
 
 namespace tessera::cuda::sm80 {
 
-inline constexpr int kHeadDimBuckets[] = {64, 96, 128, 192, 256};
-
-// The index of the first bucket that holds both head dims, which are at most 256.
-constexpr size_t head_dim_bucket(int32_t head_dim_qk, int32_t head_dim_v) {
-  const int32_t dim = head_dim_qk > head_dim_v ? head_dim_qk : head_dim_v;
-  size_t index = 0;
-  while (kHeadDimBuckets[index] < dim) ++index;
-  return index;
-}
+inline constexpr int32_t kHeadDimBuckets[] = {64, 96, 128, 192, 256};
 
 // A block takes kTileM = kWarps * kWarpRows query rows, each warp owning 16 * kRowBlocks of them, and kTileN keys a
 // step.

@@ -12,10 +12,11 @@
 // Source: Dao et al., Flash-Decoding (2023).
 #pragma once
 
+#include "../tile/decode_merge.cuh"
 #include "../tile/score.cuh"
 #include "../tile/softmax.cuh"
+#include "decode_products.cuh"
 #include "decode_source.cuh"
-#include "decode_state.cuh"
 
 namespace tessera::cuda::sm80 {
 

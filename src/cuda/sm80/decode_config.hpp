@@ -5,7 +5,7 @@
 
 namespace tessera::cuda::sm80 {
 
-inline constexpr int kDecodeBuckets[] = {64, 128, 256};
+inline constexpr int32_t kDecodeBuckets[] = {64, 128, 256};
 // The largest block has 64 rows; more rows of one K and V are a matter of arithmetic, not of memory.
 inline constexpr int kMaxDecodeRows = 64;
 // Keys a query, where there are several: fewer are a prompt's beginning, which has nothing to be split.

@@ -1,8 +1,8 @@
 // Host side of one compiled decode kernel.
 #pragma once
 
-#include "../launch.hpp"
 #include "decode.cuh"
+#include "launch.hpp"
 
 namespace tessera::cuda::sm80 {
 

@@ -6,8 +6,8 @@
 #include "../device.hpp"
 #include "../forward_host.hpp"
 #include "../kernels.hpp"
-#include "../launch.hpp"
 #include "decode_config.hpp"
+#include "launch.hpp"
 
 namespace tessera::cuda::sm80 {
 namespace {
@@ -31,10 +31,7 @@ const DecodeInstance& decode_instance(const Problem& p) {
                                                      {&kDecodeBf16, &kDecodeBf16Int8, &kDecodeBf16E4m3}};
   const size_t cache = p.k.dtype == TESSERA_INT8 ? 1 : (p.k.dtype == TESSERA_E4M3 ? 2 : 0);
   const DecodeBuckets& buckets = *kBuckets[p.q.dtype == TESSERA_BF16][cache];
-  const int32_t dim = std::max(p.head_dim_qk, p.head_dim_v);
-  size_t bucket = 0;
-  while (kDecodeBuckets[bucket] < dim) ++bucket;
-  return buckets.of[bucket];
+  return buckets.of[head_dim_bucket(kDecodeBuckets, p)];
 }
 
 bool is_quantised(const Problem& p) { return p.k.dtype != p.q.dtype; }
@@ -142,10 +139,9 @@ struct Parts {
   int64_t states, statistics, arrivals;
 };
 Parts parts_of(const Problem& p, const Cut& c) {
-  const auto align = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
   if (c.splits == 1) return {0, 0, 0};
   const int64_t rows = c.units * c.splits * state_rows(p, c);
-  return {align(rows * c.instance->head_dim * 4), align(rows * 8), align(c.units * 8)};
+  return {align_256(rows * c.instance->head_dim * 4), align_256(rows * 8), align_256(c.units * 8)};
 }
 
 // What other rows do better.

@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "../tile/cache.cuh"
+#include "../tile/decode_unit.cuh"
 #include "../tile/layout.cuh"
 #include "../tile/score.cuh"
 #include "../tile/softmax.cuh"
 #include "decode_config.hpp"
-#include "decode_unit.cuh"
 
 namespace tessera::cuda::sm80 {
 
@@ -155,6 +155,32 @@ __device__ __forceinline__ void multiply_probs_values(float (&acc)[1][kHeadDim /
         Element::mma(acc[0][n], a, even[0], even[1]);
         Element::mma(acc[0][n + 1], a, odd[0], odd[1]);
       }
+    }
+  }
+}
+
+// A warp's state to its part of shared memory, accumulators times `factor`. `base`: of the lane's two rows; `sum`: the
+// whole rows'.
+template <class Cache, class Config>
+__device__ __forceinline__ void keep_state(char* shared, const float (&acc)[1][Config::kHeadDim / 8][4], float factor,
+                                           const float (&base)[2], const float (&sum)[2]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = warp * 16 + fragment_row(0, half);
+    float* to = reinterpret_cast<float*>(shared) + row * Config::kStateStride;
+#pragma unroll
+    for (int n = 0; n < Config::kHeadDim / 8; ++n) {
+      const float low = factor * acc[0][n][2 * half], high = factor * acc[0][n][2 * half + 1];
+      if constexpr (Cache::kBytes == 2) {
+        *reinterpret_cast<float2*>(to + value_column<Cache>(n, 0)) = make_float2(low, high);
+      } else {
+        to[value_column<Cache>(n, 0)] = low;
+        to[value_column<Cache>(n, 1)] = high;
+      }
+    }
+    if (lane % 4 == 0) {
+      reinterpret_cast<float2*>(shared + Config::kStateBytes)[row] = make_float2(base[half], sum[half]);
     }
   }
 }

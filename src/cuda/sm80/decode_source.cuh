@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
+#include "../tile/decode_unit.cuh"
 #include "../tile/layout.cuh"
 #include "decode_config.hpp"
-#include "decode_unit.cuh"
 
 namespace tessera::cuda::sm80 {
 

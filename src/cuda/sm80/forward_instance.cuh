@@ -2,8 +2,8 @@
 // templates internal linkage, so every source in instances/ makes its own.
 #pragma once
 
-#include "../launch.hpp"
 #include "forward.cuh"
+#include "launch.hpp"
 
 namespace tessera::cuda::sm80 {
 

@@ -4,6 +4,7 @@
 #include "../kernels.hpp"
 #include "../launch.hpp"
 #include "config.hpp"
+#include "launch.hpp"
 
 namespace tessera::cuda::sm80 {
 namespace {
@@ -20,7 +21,7 @@ const ForwardPair& forward_pair(const Problem& p, int32_t arch) {
                                             &kForwardF16D256};
   static const ForwardPair* const kBf16[] = {&kForwardBf16D64, &kForwardBf16D96, &kForwardBf16D128, &kForwardBf16D192,
                                              &kForwardBf16D256};
-  const size_t bucket = head_dim_bucket(p.head_dim_qk, p.head_dim_v);
+  const size_t bucket = head_dim_bucket(kHeadDimBuckets, p);
   if (bucket == 0 && arch >= kNarrowArch) {
     return p.q.dtype == TESSERA_BF16 ? kForwardBf16D64Narrow : kForwardF16D64Narrow;
   }

@@ -20,9 +20,7 @@ const BackwardInstance& instance(const Problem& p) {
                                                &kBackwardF16D256};
   static const BackwardBucket* const kBf16[] = {&kBackwardBf16D64, &kBackwardBf16D128, &kBackwardBf16D192,
                                                 &kBackwardBf16D256};
-  size_t index = 0;
-  while (kBuckets[index] < p.head_dim_qk || kBuckets[index] < p.head_dim_v) ++index;
-  const BackwardBucket& bucket = *(p.q.dtype == TESSERA_BF16 ? kBf16 : kF16)[index];
+  const BackwardBucket& bucket = *(p.q.dtype == TESSERA_BF16 ? kBf16 : kF16)[head_dim_bucket(kBuckets, p)];
   return p.softcap > 0 ? bucket.capped : bucket.plain;
 }
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "../decode_params.hpp"
-#include "../tile/scheduler.cuh"
+#include "scheduler.cuh"
 #include "semantics.hpp"
 
-namespace tessera::cuda::sm80 {
+namespace tessera::cuda {
 
 // What all threads of a block share. Keys are counted from the split's first.
 struct DecodeView {
@@ -65,4 +65,4 @@ __device__ __forceinline__ void view_unit(const DecodeParams& p, uint32_t block,
            cache_bytes * (sequence.kv_batch * p.f.v_stride.batch + view.head_kv * p.f.v_stride.head);
 }
 
-}  // namespace tessera::cuda::sm80
+}  // namespace tessera::cuda

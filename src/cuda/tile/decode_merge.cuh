@@ -7,11 +7,11 @@
 #include <cmath>
 #include <cstdint>
 
-#include "../tile/output.cuh"
-#include "decode_config.hpp"
-#include "decode_products.cuh"
+#include "../ptx/math.cuh"
+#include "decode_unit.cuh"
+#include "output.cuh"
 
-namespace tessera::cuda::sm80 {
+namespace tessera::cuda {
 
 // Neighbouring lanes share a row, each with eight of its columns.
 template <int kHeadDim>
@@ -106,32 +106,6 @@ __device__ __forceinline__ void store_row(const DecodeParams& p, const DecodeVie
   }
 }
 
-// A warp's state to its part of shared memory, accumulators times `factor`. `base`: of the lane's two rows; `sum`: the
-// whole rows'.
-template <class Cache, class Config>
-__device__ __forceinline__ void keep_state(char* shared, const float (&acc)[1][Config::kHeadDim / 8][4], float factor,
-                                           const float (&base)[2], const float (&sum)[2]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = warp * 16 + fragment_row(0, half);
-    float* to = reinterpret_cast<float*>(shared) + row * Config::kStateStride;
-#pragma unroll
-    for (int n = 0; n < Config::kHeadDim / 8; ++n) {
-      const float low = factor * acc[0][n][2 * half], high = factor * acc[0][n][2 * half + 1];
-      if constexpr (Cache::kBytes == 2) {
-        *reinterpret_cast<float2*>(to + value_column<Cache>(n, 0)) = make_float2(low, high);
-      } else {
-        to[value_column<Cache>(n, 0)] = low;
-        to[value_column<Cache>(n, 1)] = high;
-      }
-    }
-    if (lane % 4 == 0) {
-      reinterpret_cast<float2*>(shared + Config::kStateBytes)[row] = make_float2(base[half], sum[half]);
-    }
-  }
-}
-
 // Counts the units' arrivals. The counter may hold anything: a block that finds no count of this launch sets 0 before
 // it arrives, and the last one leaves no such count behind, so that a replay of the launch starts anew.
 __device__ __forceinline__ void open_arrivals(const DecodeParams& p, uint32_t unit) {
@@ -200,4 +174,4 @@ __device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeV
   }
 }
 
-}  // namespace tessera::cuda::sm80
+}  // namespace tessera::cuda
