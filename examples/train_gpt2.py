@@ -149,6 +149,8 @@ def train_curves(session):
     for step in range(options.steps):
         if step and step % 10 == 0:
             session.synchronize()
+            if sys.stderr.isatty():
+                print(f"\rstep {step} of {options.steps} ", end="\r", file=sys.stderr, flush=True)
             if session.over(CURVES_SHARE):
                 session.leave_out(f"curves from step {step} of {options.steps} on, in {CURVES_SHARE:.0%} of the time")
                 break
@@ -323,7 +325,7 @@ def arguments_of(arguments):
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="default bfloat16, on the CPU float32")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--steps", type=int, help="of the curves; default 300, on the CPU 120")
-    parser.add_argument("--batch", type=int, help="of the curves; default 2, on the CPU 8")
+    parser.add_argument("--batch", type=int, help="of the curves; default 2, on the CPU 4")
     parser.add_argument("--context", type=int, help="of the curves; default 1024, on the CPU 128")
     parser.add_argument("--rate", type=float, help="of learning, the highest; default 3e-4, on the CPU 1e-3")
     parser.add_argument("--contexts", type=int, nargs="+", help="timed; default 1024 2048 4096, on the CPU 128 256")
@@ -338,7 +340,7 @@ def arguments_of(arguments):
     small = options.device == "cpu"
     names = ("size", "dtype", "steps", "batch", "context", "rate", "contexts", "tokens", "seconds")
     cuda_values = ("gpt2", "bfloat16", 300, 2, 1024, 3e-4, [1024, 2048, 4096], 16384, 95.0)
-    cpu_values = ("small", "float32", 120, 8, 128, 1e-3, [128, 256], 1024, 0.0)
+    cpu_values = ("small", "float32", 120, 4, 128, 1e-3, [128, 256], 1024, 0.0)
     for name, value in zip(names, cpu_values if small else cuda_values):
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -347,6 +349,8 @@ def arguments_of(arguments):
             parser.error(f"--{name}: {getattr(options, name)}, expected 1 or more")
     if min(options.contexts) < 1:
         parser.error(f"--contexts: {min(options.contexts)}, expected 1 or more each")
+    if options.device == "cuda" and options.dtype == "float32":
+        parser.error("--dtype: float32 on cuda, expected bfloat16: kernels there take 16-bit types")
     if options.picture and not options.out:
         parser.error("--picture: expected --out beside it, the result file that is drawn")
     return options

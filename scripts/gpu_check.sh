@@ -7,8 +7,8 @@
 # Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
 # (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward),
-# "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory), and
-# "decode" (few queries over long caches)
+# "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
+# "decode" (few queries over long caches), and "training" (examples/train_gpt2.py, 100 s)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -51,7 +51,7 @@ finish() {
       grep -E '^\[  FAILED|Failure$|^========= (Error|Invalid|Race|Uninit)' "$output/$name.log" | head -n 20
       tail -n 15 "$output/$name.log"
     fi
-    last='^\[  (PASSED|FAILED)|^\[==.* ran|ERROR SUMMARY|RACECHECK SUMMARY|^[0-9]+ (passed|failed)'
+    last='^\[  (PASSED|FAILED)|^\[==.* ran|ERROR SUMMARY|RACECHECK SUMMARY|^[0-9]+ (checks )?(passed|failed)'
     last=$(grep -E "$last" "$output/$name.log" | tail -n 1)
     [ "$code" -eq 0 ] && code=passed || code="rc $code"
     summary+=("$(printf '%-12s %-8s %4d s  %s' "$name" "$code" "$seconds" "$last")")
@@ -125,6 +125,12 @@ if [[ $parts == *recompute* ]]; then
 fi
 if [[ $parts == *decode* ]]; then
   bench decode 120 --suite decode --seconds 0.3 --peers flash,cudnn,fa3 --kernel '' --kernel 'cuda.*.forward'
+fi
+if [[ $parts == *training* ]]; then
+  start training 150 python3 "$source_dir/examples/train_gpt2.py" --out "$output/training.json" \
+    --picture "$output/training.png"
+  finish training
+  cat "$output/training.log"
 fi
 if [[ $parts == *f16* ]]; then bench forward-f16 120 --suite forward --dtype f16 --seconds 0.4; fi
 

