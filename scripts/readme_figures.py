@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Keeps the figures of README.md and docs/python.md equal to the committed result files, and says which were measured
+"""Keeps the figures of README.md and docs/ equal to the committed result files, and says which of these were measured
 on older kernels.
 
-A line `<!-- figures FILE -->` begins a table that this script writes, `<!-- end -->` ends it. Without arguments the
-tables are written; with --check nothing is written, and a difference fails."""
+A line `<!-- figures FILE [TABLE] -->` begins a table that this script writes, `<!-- end -->` ends it; TABLE is one of
+TABLES, rates where it is missing. A number with `<!--= EXPRESSION -->` behind it is what the expression gives, rounded
+as the number is. In it `at(FILE, PROBLEM, FIELD)` is a field of a row of bench/results/FILE.json, `top(FILE, FIELD)`
+one of the whole file; a field inside a field stands behind a dot. Without arguments everything is written; with
+--check nothing is, and a difference fails. --self-test tries both on wrong pages."""
 import json
 import pathlib
 import re
@@ -11,20 +14,72 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"(<!-- figures (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- figures (\S+)(?: (\S+))? -->\n)(.*?)(<!-- end -->)", re.S)
+FIGURE = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e-?\d+)?)(<!--= (.*?) -->)", re.S)
 SHAPE = re.compile(r"\bsq(\d+)\b.* d(\d+)\b")
 GROUPED = re.compile(r"\bhq(\d+) hkv(?!\1\b)")
 LENGTH = 4096
 PEERS = {"flash": "FlashAttention-2", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "cudnn": "cuDNN",
          "textbook": "textbook"}
-PAGES = ("README.md", "docs/python.md")
 
 
-def table(results):
-    return training_table(results) if "curves" in results else rate_table(results)
+def rates(results):
+    """TFLOP/s at one length, ours beside what was measured in the same run."""
+    peers = {name: title for name, title in PEERS.items() if any(name in row["peers"] for row in results["rows"])}
+    lines = ["| problem | kernel | Tessera | " + " | ".join(peers.values()) + " |", "| --- " * (3 + len(peers)) + "|"]
+    for row in results["rows"]:
+        seqlen, dim = map(int, SHAPE.search(row["problem"]).groups())
+        words = row["problem"].split()
+        if seqlen != LENGTH or row["status"] != "ran" or row["baseline"]:
+            continue
+        if "deterministic" in words or GROUPED.search(row["problem"]):
+            continue
+        mask = ", causal" if "causal" in words else ""
+        values = [row["tflops"], *(row["peers"].get(name, {}).get("tflops") for name in peers)]
+        cells = " | ".join("-" if value is None else f"{value:.0f}" for value in values)
+        lines.append(f"| {words[1]}, N {seqlen}, d {dim}{mask} | `{row['kernel']}` | {cells} |")
+    lines.append("")
+    versions = results["versions"]
+    lines.append(f"TFLOP/s on an {results['device']} (driver {results['driver']}, {results['date']}), 16384 tokens, "
+                 f"random data, medians of one run with\nPyTorch {versions['torch']} (its FlashAttention-2 and cuDNN).")
+    return "\n".join(lines) + "\n"
 
 
-def training_table(results):
+def lengths(results):
+    """Tiled and textbook over the length: time, the ratio, and memory beyond inputs and outputs."""
+    lines = ["| N | tiled, us | textbook, us | textbook / tiled | tiled, KiB | textbook, KiB |", "| --- " * 6 + "|"]
+    rows = [row for row in results["rows"] if row["status"] == "ran"]
+    textbooks = {row["problem"].split(" kernel=")[0]: row for row in rows if row["baseline"]}
+    for row in rows:
+        if row["baseline"]:
+            continue
+        other = textbooks[row["problem"]]
+        seconds = [row["seconds_median"], other["seconds_median"]]
+        lines.append(f"| {SHAPE.search(row['problem'])[1]} | {seconds[0] * 1e6:.3g} | {seconds[1] * 1e6:.3g} | "
+                     f"{seconds[1] / seconds[0]:.2f} | {row['workspace_bytes'] / 1024:.0f} | "
+                     f"{other['workspace_bytes'] / 1024:.0f} |")
+    words = re.sub(r" s[qk]\d+", "", rows[0]["problem"])
+    lines += ["", f"`{words}`, {results['device']}, {results['date'][:10]}, medians of one run."]
+    return "\n".join(lines) + "\n"
+
+
+def steps(results):
+    """Forward and backward of a training step, the textbook's beside recomputation's."""
+    lines = ["| d | N | GFLOP, textbook / recomputed | ms, textbook / recomputed | times as fast | "
+             "MiB, textbook / recomputed |", "| --- " * 6 + "|"]
+    for row in results["rows"]:
+        seqlen, dim = SHAPE.search(row["problem"]).groups()
+        model = [row["model"][name]["flops"] / 1e9 for name in ("textbook", "recompute")]
+        both = [row["steps"]["textbook"], row["steps"]["cuda.sm90.backward"]]
+        seconds = [step["seconds_median"] for step in both]
+        memory = [step["extra_bytes"] / 2**20 for step in both]
+        lines.append(f"| {dim} | {seqlen} | {model[0]:.0f} / {model[1]:.0f} | {seconds[0] * 1e3:.2f} / "
+                     f"{seconds[1] * 1e3:.2f} | {seconds[0] / seconds[1]:.1f} | {memory[0]:.0f} / {memory[1]:.0f} |")
+    lines += ["", f"b 4, h 16, bf16, full mask, {results['device']}, {results['date']}, medians of one run."]
+    return "\n".join(lines) + "\n"
+
+
+def training(results):
     """Time, tokens a second and memory of a training step over the context, and how far losses lie apart."""
     names = {name: title for name, title in PEERS.items() if any(name in row["peers"] for row in results["rows"])}
     lines = ["| context | of a step | Tessera | " + " | ".join(names.values()) + " |",
@@ -48,26 +103,56 @@ def training_table(results):
     return "\n".join(lines) + "\n"
 
 
-def rate_table(results):
-    """TFLOP/s at one length, ours beside what was measured in the same run."""
-    peers = {name: title for name, title in PEERS.items() if any(name in row["peers"] for row in results["rows"])}
-    lines = ["| problem | kernel | Tessera | " + " | ".join(peers.values()) + " |", "| --- " * (3 + len(peers)) + "|"]
-    for row in results["rows"]:
-        seqlen, dim = map(int, SHAPE.search(row["problem"]).groups())
-        words = row["problem"].split()
-        if seqlen != LENGTH or row["status"] != "ran" or row["baseline"]:
-            continue
-        if "deterministic" in words or GROUPED.search(row["problem"]):
-            continue
-        mask = ", causal" if "causal" in words else ""
-        rates = [row["tflops"], *(row["peers"].get(name, {}).get("tflops") for name in peers)]
-        cells = " | ".join("-" if value is None else f"{value:.0f}" for value in rates)
-        lines.append(f"| {words[1]}, N {seqlen}, d {dim}{mask} | `{row['kernel']}` | {cells} |")
-    lines.append("")
-    versions = results["versions"]
-    lines.append(f"TFLOP/s on an {results['device']} (driver {results['driver']}, {results['date']}), 16384 tokens, "
-                 f"random data, medians of one run with\nPyTorch {versions['torch']} (its FlashAttention-2 and cuDNN).")
-    return "\n".join(lines) + "\n"
+TABLES = {"rates": rates, "lengths": lengths, "steps": steps, "training": training}
+
+
+def load(path):
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def inside(value, field):
+    for name in field.split("."):
+        value = value[int(name) if isinstance(value, list) else name]
+    return value
+
+
+class Figures:
+    """What the pages quote. `wrong` collects figures that no file has."""
+
+    def __init__(self):
+        self.files, self.wrong = set(), []
+
+    def results(self, path):
+        self.files.add(path)
+        return load(path)
+
+    def top(self, name, field):
+        return inside(self.results(f"bench/results/{name}.json"), field)
+
+    def at(self, name, problem, field):
+        rows = [row for row in self.top(name, "rows") if row["problem"] == problem and not row.get("baseline")]
+        if len(rows) != 1:
+            raise KeyError(f"{name}: {len(rows)} rows '{problem}'")
+        return inside(rows[0], field)
+
+    def number(self, found):
+        text, expression = found[1], found[3]
+        try:
+            scope = {"__builtins__": {}, "at": self.at, "top": self.top, "min": min, "max": max}
+            value = eval(expression, scope)
+        except (KeyError, OSError, SyntaxError, TypeError, NameError) as error:
+            self.wrong.append(f"{text}: {expression}: {error}")
+            return found[0]
+        mantissa, _, exponent = text.partition("e")
+        decimals = len(mantissa.partition(".")[2])
+        written = f"{value:.{decimals}e}" if exponent else f"{value:.{decimals}f}"
+        return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), written) + found[2]
+
+    def table(self, found):
+        return found[1] + TABLES[found[3] or "rates"](self.results(found[2])) + found[5]
+
+    def page(self, text):
+        return FIGURE.sub(self.number, BLOCK.sub(self.table, text))
 
 
 def kernels_changed(results):
@@ -78,31 +163,46 @@ def kernels_changed(results):
     return results["kernel_sources_sha256"] not in told.stdout + told.stderr
 
 
+def self_test():
+    problem = '"fwd bf16 b1 hq32 hkv8 sq1 sk65536 d128 cuda"'
+    right = Figures().page(f'0<!--= at("h200-decode", {problem}, "seconds_median") * 1e6 -->')
+    cases = [right == right.replace("0<", "77<", 1) and right.startswith("77<"),
+             Figures().page(right) == right,
+             Figures().page(right.replace("77", "78")) != right.replace("77", "78"),
+             Figures().page("2.0e-3<!--= 1 / 500 -->") == "2.0e-3<!--= 1 / 500 -->"]
+    absent = Figures()
+    absent.page('1<!--= at("h200-decode", "fwd", "tflops") --> 1<!--= top("absent", "x") -->')
+    if not all(cases) or len(absent.wrong) != 2:
+        print("readme_figures.py: self-test failed", cases, absent.wrong)
+        return 1
+    return 0
+
+
 def main():
-    different, count = [], 0
-
-    def write(found):
-        results = json.loads((ROOT / found[2]).read_text(encoding="utf-8"))
-        if kernels_changed(results):
-            print(f"{found[2]}: measured at commit {results['commit']}; the kernels have changed since")
-        return found[1] + table(results) + found[4]
-
-    for name in PAGES:
-        page = ROOT / name
-        text = page.read_text(encoding="utf-8")
-        new, tables = BLOCK.subn(write, text)
-        count += tables
-        if new != text:
-            different.append(name)
-            if sys.argv[1:] != ["--check"]:
-                page.write_text(new, encoding="utf-8")
-    if sys.argv[1:] != ["--check"]:
+    check = sys.argv[1:] == ["--check"]
+    if (check or sys.argv[1:] == ["--self-test"]) and self_test():
+        return 1
+    if sys.argv[1:] == ["--self-test"]:
         return 0
-    for name in different:
-        print(f"{name} differs from its result files; run scripts/readme_figures.py")
-    if not different:
-        print(f"{', '.join(PAGES)}: {count} tables as in their result files")
-    return 1 if different else 0
+    figures, failed, count = Figures(), 0, 0
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        new = figures.page(text)
+        count += len(BLOCK.findall(text)) + len(FIGURE.findall(text))
+        if check and new != text:
+            print(f"{page.relative_to(ROOT)} differs from the result files; run scripts/readme_figures.py")
+            failed = 1
+        elif new != text:
+            page.write_text(new, encoding="utf-8")
+    for line in figures.wrong:
+        print(f"not in a result file: {line}")
+    for path in sorted(figures.files):
+        results = load(path)
+        if kernels_changed(results) if "kernel_sources_sha256" in results else False:
+            print(f"{path}: measured at commit {results['commit']}; the kernels have changed since")
+    if check and not failed and not figures.wrong:
+        print(f"{count} tables and figures as in their result files")
+    return 1 if failed or figures.wrong else 0
 
 
 if __name__ == "__main__":
