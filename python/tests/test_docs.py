@@ -1,21 +1,27 @@
-"""Every Python snippet of docs/python.md runs, in the page's order, each page in one namespace."""
+"""Every Python snippet of the pages runs: README.md, CONTRIBUTING.md, docs/ and examples/. scripts/test_snippets.py
+runs the other languages. A snippet stands alone, as its reader copies it."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.S | re.M)
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+FENCE = re.compile(r"^```python\n(.*?)^```", flags=re.S | re.M)
+SNIPPETS = [
+    pytest.param(page, snippet, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in sorted(PAGES)
+    for number, snippet in enumerate(FENCE.findall(page.read_text(encoding="utf-8")), 1)
+]
 
 
-def test_the_page_has_snippets():
-    assert len(SNIPPETS) >= 5
+def test_the_pages_have_snippets():
+    assert len(SNIPPETS) >= 17
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
-def test_snippet(number):
-    snippet = SNIPPETS[number]
+@pytest.mark.parametrize(("page", "snippet"), SNIPPETS)
+def test_snippet(page, snippet):
     for module in re.findall(r"^(?:import|from) (\w+)", snippet, flags=re.M):
         pytest.importorskip(module, reason=f"{module} is not installed")
-    exec(compile(snippet, f"{PAGE.name} snippet {number + 1}", "exec"), {"__name__": "snippet"})
+    exec(compile(snippet, str(page), "exec"), {"__name__": "snippet"})
