@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds README.md, CONTRIBUTING.md and docs/ into a site, build/site, by MkDocs in build/venv-docs. A link to a page, an
-# anchor, a picture or a file of the tree that is not there fails; addresses outside are not fetched. Safe to run again.
+# Builds README.md, CONTRIBUTING.md and docs/ into a site, build/site, by MkDocs in build/venv-docs. A link to a page,
+# an anchor, a picture or a file of the tree that is not there fails; addresses outside are not fetched. Safe to run
+# again.
 # Usage: docs.sh [--self-test]   --self-test: also that links and anchors to nothing do fail
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,7 +33,8 @@ if [ "${1:-}" = --self-test ]; then
   for wrong in '[x](docs/absent.md)' '[x](docs/cli.md#absent)' '[x](src/absent.hpp)' '[x](#absent)'; do
     printf '\n%s\n' "$wrong" >>build/docs/README.md
     ! build || fail "docs.sh: $wrong was not found out"
-    grep -q "WARNING.*README.md" build/docs.log || { cat build/docs.log; fail "docs.sh: $wrong failed for another reason"; }
+    grep -q "WARNING.*README.md" build/docs.log ||
+      { cat build/docs.log; fail "docs.sh: $wrong failed for another reason"; }
     cp build/README.kept build/docs/README.md
   done
 fi

@@ -4,9 +4,11 @@ on older kernels.
 
 A line `<!-- figures FILE [TABLE] -->` begins a table that this script writes, `<!-- end -->` ends it; TABLE is one of
 TABLES, rates where it is missing. A number with `<!--= EXPRESSION -->` behind it is what the expression gives, rounded
-as the number is. In it `at(FILE, PROBLEM, FIELD)` is a field of a row of bench/results/FILE.json, `top(FILE, FIELD)`
-one of the whole file; a field inside a field stands behind a dot. Without arguments everything is written; with
---check nothing is, and a difference fails. --self-test tries both on wrong pages."""
+as the number is. In it `at(FILE, PROBLEM, FIELD)` is a field of a row of bench/results/FILE.json, `every(FILE, FIELD)`
+that field of all rows but baselines, `top(FILE, FIELD)` a field of the whole file; a field inside a field stands behind
+a slash. Without arguments everything is written; with --check nothing is, and a difference fails. --self-test tries
+both on wrong pages."""
+
 import json
 import pathlib
 import re
@@ -19,8 +21,13 @@ FIGURE = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e-?\d+)?)(<!--= (.*?) -->)", 
 SHAPE = re.compile(r"\bsq(\d+)\b.* d(\d+)\b")
 GROUPED = re.compile(r"\bhq(\d+) hkv(?!\1\b)")
 LENGTH = 4096
-PEERS = {"flash": "FlashAttention-2", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4", "cudnn": "cuDNN",
-         "textbook": "textbook"}
+PEERS = {
+    "flash": "FlashAttention-2",
+    "fa3": "FlashAttention-3",
+    "fa4": "FlashAttention-4",
+    "cudnn": "cuDNN",
+    "textbook": "textbook",
+}
 
 
 def rates(results):
@@ -40,41 +47,87 @@ def rates(results):
         lines.append(f"| {words[1]}, N {seqlen}, d {dim}{mask} | `{row['kernel']}` | {cells} |")
     lines.append("")
     versions = results["versions"]
-    lines.append(f"TFLOP/s on an {results['device']} (driver {results['driver']}, {results['date']}), 16384 tokens, "
-                 f"random data, medians of one run with\nPyTorch {versions['torch']} (its FlashAttention-2 and cuDNN).")
+    lines.append(
+        f"TFLOP/s on an {results['device']} (driver {results['driver']}, {results['date']}), 16384 tokens, "
+        f"random data, medians of one run with\nPyTorch {versions['torch']} (its FlashAttention-2 and cuDNN)."
+    )
     return "\n".join(lines) + "\n"
 
 
 def lengths(results):
     """Tiled and textbook over the length: time, the ratio, and memory beyond inputs and outputs."""
-    lines = ["| N | tiled, us | textbook, us | textbook / tiled | tiled, KiB | textbook, KiB |", "| --- " * 6 + "|"]
-    rows = [row for row in results["rows"] if row["status"] == "ran"]
-    textbooks = {row["problem"].split(" kernel=")[0]: row for row in rows if row["baseline"]}
-    for row in rows:
-        if row["baseline"]:
+    lines = [
+        "| N | kernel | tiled, us | textbook, us | textbook / tiled | of the least times | KiB, tiled | textbook |",
+        "| --- " * 8 + "|",
+    ]
+    for row, other in zip(results["rows"][::2], results["rows"][1::2]):
+        if row["problem"] != other["problem"] or row["baseline"] or not other["baseline"]:
+            raise ValueError(f"{row['problem']}: no textbook behind it")
+        mask = ", causal" if "causal" in row["problem"].split() else ""
+        micros = [item["seconds_median"] * 1e6 for item in (row, other)]
+        both = [f"{value:.0f}" if value >= 100 else f"{value:.3g}" for value in micros]
+        ratios = [f"{other[key] / row[key]:.2f}" for key in ("seconds_median", "seconds_min")]
+        memory = [f"{item['workspace_bytes'] / 1024:.0f}" for item in (row, other)]
+        cells = [SHAPE.search(row["problem"])[1] + mask, f"`{row['kernel']}`", *both, *ratios, *memory]
+        lines.append(f"| {' | '.join(cells)} |")
+    words = re.sub(r" s[qk]\d+", "", results["rows"][0]["problem"])
+    lines += [
+        "",
+        f"`{words}`, {results['device']}, {results['date'][:10]}, medians of one run, tiled and textbook in turns.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def textbook(results):
+    """The matrix and its price over the length, full mask, beside the tiled kernel."""
+    lines = [
+        "| d | N | textbook, TFLOP/s | tiled, TFLOP/s | textbook's extra MiB | tiled, extra MiB |",
+        "| --- " * 6 + "|",
+    ]
+    for row in results["rows"]:
+        other = row["peers"].get("textbook")
+        if other is None or "causal" in row["problem"].split():
             continue
-        other = textbooks[row["problem"]]
-        seconds = [row["seconds_median"], other["seconds_median"]]
-        lines.append(f"| {SHAPE.search(row['problem'])[1]} | {seconds[0] * 1e6:.3g} | {seconds[1] * 1e6:.3g} | "
-                     f"{seconds[1] / seconds[0]:.2f} | {row['workspace_bytes'] / 1024:.0f} | "
-                     f"{other['workspace_bytes'] / 1024:.0f} |")
-    words = re.sub(r" s[qk]\d+", "", rows[0]["problem"])
-    lines += ["", f"`{words}`, {results['device']}, {results['date'][:10]}, medians of one run."]
+        seqlen, dim = SHAPE.search(row["problem"]).groups()
+        memory = [f"{item['extra_bytes'] / 2**20:.0f}" for item in (other, row)]
+        lines.append(f"| {dim} | {seqlen} | {other['tflops']:.0f} | {row['tflops']:.0f} | {' | '.join(memory)} |")
+    lines += [
+        "",
+        f"bf16, 16384 tokens, {results['device']}, {results['date']}; extra is what a call allocates beside o.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def decode(results):
+    """Microseconds of one query over a long cache, by splits."""
+    lines = ["| problem | splits | us | TB/s of K and V | of the read probe |", "| --- " * 5 + "|"]
+    for row in results["rows"]:
+        rate = row["kv_bytes"] / row["seconds_median"]
+        lines.append(
+            f"| `{row['problem']}` | {row['num_splits']} | {row['seconds_median'] * 1e6:.1f} | {rate / 1e12:.2f} | "
+            f"{rate / results['read_bytes_per_s']:.2f} |"
+        )
+    lines += ["", f"{results['device']}, {results['date']}, caches cold, medians of one run."]
     return "\n".join(lines) + "\n"
 
 
 def steps(results):
     """Forward and backward of a training step, the textbook's beside recomputation's."""
-    lines = ["| d | N | GFLOP, textbook / recomputed | ms, textbook / recomputed | times as fast | "
-             "MiB, textbook / recomputed |", "| --- " * 6 + "|"]
+    lines = [
+        "| d | N | GFLOP, textbook / recomputed | ms, textbook / recomputed | times as fast | "
+        "MiB, textbook / recomputed |",
+        "| --- " * 6 + "|",
+    ]
     for row in results["rows"]:
         seqlen, dim = SHAPE.search(row["problem"]).groups()
         model = [row["model"][name]["flops"] / 1e9 for name in ("textbook", "recompute")]
         both = [row["steps"]["textbook"], row["steps"]["cuda.sm90.backward"]]
         seconds = [step["seconds_median"] for step in both]
         memory = [step["extra_bytes"] / 2**20 for step in both]
-        lines.append(f"| {dim} | {seqlen} | {model[0]:.0f} / {model[1]:.0f} | {seconds[0] * 1e3:.2f} / "
-                     f"{seconds[1] * 1e3:.2f} | {seconds[0] / seconds[1]:.1f} | {memory[0]:.0f} / {memory[1]:.0f} |")
+        lines.append(
+            f"| {dim} | {seqlen} | {model[0]:.0f} / {model[1]:.0f} | {seconds[0] * 1e3:.2f} / "
+            f"{seconds[1] * 1e3:.2f} | {seconds[0] / seconds[1]:.1f} | {memory[0]:.0f} / {memory[1]:.0f} |"
+        )
     lines += ["", f"b 4, h 16, bf16, full mask, {results['device']}, {results['date']}, medians of one run."]
     return "\n".join(lines) + "\n"
 
@@ -103,7 +156,7 @@ def training(results):
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"rates": rates, "lengths": lengths, "steps": steps, "training": training}
+TABLES = {"rates": rates, "lengths": lengths, "textbook": textbook, "decode": decode, "steps": steps, "training": training}
 
 
 def load(path):
@@ -111,7 +164,7 @@ def load(path):
 
 
 def inside(value, field):
-    for name in field.split("."):
+    for name in field.split("/"):
         value = value[int(name) if isinstance(value, list) else name]
     return value
 
@@ -123,8 +176,9 @@ class Figures:
         self.files, self.wrong = set(), []
 
     def results(self, path):
+        loaded = load(path)
         self.files.add(path)
-        return load(path)
+        return loaded
 
     def top(self, name, field):
         return inside(self.results(f"bench/results/{name}.json"), field)
@@ -135,10 +189,21 @@ class Figures:
             raise KeyError(f"{name}: {len(rows)} rows '{problem}'")
         return inside(rows[0], field)
 
+    def every(self, name, field):
+        return [inside(row, field) for row in self.top(name, "rows") if not row.get("baseline")]
+
     def number(self, found):
         text, expression = found[1], found[3]
         try:
-            scope = {"__builtins__": {}, "at": self.at, "top": self.top, "min": min, "max": max}
+            scope = {
+                "__builtins__": {},
+                "at": self.at,
+                "top": self.top,
+                "every": self.every,
+                "min": min,
+                "max": max,
+                "zip": zip,
+            }
             value = eval(expression, scope)
         except (KeyError, OSError, SyntaxError, TypeError, NameError) as error:
             self.wrong.append(f"{text}: {expression}: {error}")
@@ -158,18 +223,24 @@ class Figures:
 def kernels_changed(results):
     device = "cuda" if results.get("driver") else "cpu"
     script = ROOT / "cli" / "build_info.cmake"
-    told = subprocess.run(["cmake", f"-DSOURCE_DIR={ROOT}", f"-DPRINT={device}", "-P", str(script)], check=True,
-                          capture_output=True, text=True)
+    told = subprocess.run(
+        ["cmake", f"-DSOURCE_DIR={ROOT}", f"-DPRINT={device}", "-P", str(script)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return results["kernel_sources_sha256"] not in told.stdout + told.stderr
 
 
 def self_test():
     problem = '"fwd bf16 b1 hq32 hkv8 sq1 sk65536 d128 cuda"'
     right = Figures().page(f'0<!--= at("h200-decode", {problem}, "seconds_median") * 1e6 -->')
-    cases = [right == right.replace("0<", "77<", 1) and right.startswith("77<"),
-             Figures().page(right) == right,
-             Figures().page(right.replace("77", "78")) != right.replace("77", "78"),
-             Figures().page("2.0e-3<!--= 1 / 500 -->") == "2.0e-3<!--= 1 / 500 -->"]
+    cases = [
+        right == right.replace("0<", "77<", 1) and right.startswith("77<"),
+        Figures().page(right) == right,
+        Figures().page(right.replace("77", "78")) != right.replace("77", "78"),
+        Figures().page("2.0e-3<!--= 1 / 500 -->") == "2.0e-3<!--= 1 / 500 -->",
+    ]
     absent = Figures()
     absent.page('1<!--= at("h200-decode", "fwd", "tflops") --> 1<!--= top("absent", "x") -->')
     if not all(cases) or len(absent.wrong) != 2:

@@ -77,8 +77,12 @@ def run_command(line, environment, folder):
     told = done.stdout + done.stderr
     if done.returncode == 0:
         return None, None
-    if done.returncode == 3 and re.search(r"\bcuda\b", line) and re.search("no CUDA (device|kernels)", told):
-        return None, "no CUDA device here"
+    if (
+        done.returncode == 3
+        and re.search(r"\bcuda\b", line)
+        and re.search("no CUDA device|no CUDA kernels|no kernel for CUDA", told)
+    ):
+        return None, "no CUDA here"
     absent = re.search("No module named '?([a-z_]+)", told)
     if absent:
         return None, f"{absent[1]} is not installed"
