@@ -156,7 +156,14 @@ def training(results):
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"rates": rates, "lengths": lengths, "textbook": textbook, "decode": decode, "steps": steps, "training": training}
+TABLES = {
+    "rates": rates,
+    "lengths": lengths,
+    "textbook": textbook,
+    "decode": decode,
+    "steps": steps,
+    "training": training,
+}
 
 
 def load(path):
