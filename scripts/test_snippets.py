@@ -80,7 +80,7 @@ def run_command(line, environment, folder):
     if (
         done.returncode == 3
         and re.search(r"\bcuda\b", line)
-        and re.search("no CUDA device|no CUDA kernels|no kernel for CUDA", told)
+        and re.search("no CUDA device|no NVIDIA driver|no CUDA kernels|no kernel for CUDA", told)
     ):
         return None, "no CUDA here"
     absent = re.search("No module named '?([a-z_]+)", told)
