@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <new>
 
+#include "cpu_fa1.hpp"
 #include "outputs.hpp"
 #include "status.hpp"
 #include "textbook.hpp"
 
 #if TESSERA_HAS_CUDA
+#include "cuda_fa1.hpp"
 #include "cuda_textbook.hpp"
 #endif
 
@@ -40,16 +42,25 @@ int run_reference(const core::Plan& plan, const core::RunContext& context) {
   }
 }
 
-constexpr core::KernelEntry kKernels[] = {
-    {"cpu.reference", refuse_reference, configure_reference, run_reference, true},
-    {"cpu.textbook", refuse_textbook, configure_textbook, run_textbook, true},
-#if TESSERA_HAS_CUDA
-    kCudaTextbook,
-#endif
-};
-
 }  // namespace
 
-core::KernelList kernels() { return kKernels; }
+core::KernelList kernels() {
+  static const core::KernelEntry kKernels[] = {
+    {"cpu.reference", refuse_reference, configure_reference, run_reference, true},
+    {"cpu.textbook", refuse_textbook, configure_textbook, run_textbook, true},
+    kCpuFa1[0],
+    kCpuFa1[1],
+    kCpuFa1[2],
+    kCpuFa1[3],
+#if TESSERA_HAS_CUDA
+    kCudaTextbook,
+    kCudaFa1[0],
+    kCudaFa1[1],
+    kCudaFa1[2],
+    kCudaFa1[3],
+#endif
+  };
+  return kKernels;
+}
 
 }  // namespace tessera::baselines

@@ -13,6 +13,7 @@
 #include "blas.hpp"
 #include "cpu/thread_pool.hpp"
 #include "elements.hpp"
+#include "isa_cap.hpp"
 #include "reference_detail.hpp"
 #include "status.hpp"
 #include "textbook_rows.hpp"
@@ -33,13 +34,6 @@ template <class T>
 constexpr int32_t kDtype = TESSERA_F32;
 template <>
 constexpr int32_t kDtype<double> = TESSERA_F64;
-
-core::Isa capped_isa(const core::Problem& problem, const core::DeviceInfo& device) {
-  const auto cap = static_cast<core::Isa>(problem.isa);
-  if (device.isa == core::Isa::neon) return cap == core::Isa::portable ? cap : device.isa;
-  if (problem.isa == TESSERA_ISA_AUTO || cap == core::Isa::neon) return device.isa;
-  return std::min(cap, device.isa);
-}
 
 template <class T>
 const RowFunctions<T>& choose_functions(core::Isa isa) {

@@ -70,6 +70,7 @@ Json explain_json(const Plan& plan, KernelList extra) {
   json["instructions"] = text(launch.instructions);
   json["flops"] = work.flops;
   json["bytes"] = work.bytes;
+  json["schedule_bytes"] = launch.schedule_bytes > 0 ? launch.schedule_bytes : work.bytes;
   json["bound"] = bound.resource();
   json["bound_seconds"] = bound.seconds();
   json["estimate_seconds"] = launch.seconds;
@@ -117,6 +118,8 @@ std::string explain_words(const Plan& plan, KernelList extra) {
   if (launch.instructions != nullptr) line("instructions", launch.instructions);
   line("work", fmt::format("{:.4g} GFLOP, {}, {:.3g} FLOP a byte", work.flops * 1e-9, scaled_bytes(work.bytes),
                            work.bytes > 0 ? work.flops / work.bytes : 0.0));
+  if (launch.schedule_bytes > 0)
+    line("traffic", fmt::format("{} by the schedule's model", scaled_bytes(launch.schedule_bytes)));
   line("bound", fmt::format("{}, {} at the device's rough peaks", bound.resource(), scaled_seconds(bound.seconds())));
   if (launch.seconds > 0) line("estimate", scaled_seconds(launch.seconds));
   line("passed over", plan.passed_over == 0 ? "0" : fmt::format("{}, first: {}", plan.passed_over, plan.first_reason));

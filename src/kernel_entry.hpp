@@ -30,6 +30,7 @@ struct Launch {
   int64_t shared_bytes = 0;
   int64_t workspace_bytes = 0;  // the whole workspace, a multiple of 256
   double seconds = 0;           // estimate
+  double schedule_bytes = 0;    // device memory traffic, where the row's schedule moves more than every operand once
   const char* schedule = nullptr;
   const char* instructions = nullptr;  // "avx2+fma, f16c", "amx emulated", "wgmma, tma"
   int32_t variant = 0;                 // a number of the row's own: a code path, heads a group of blocks

@@ -169,9 +169,10 @@ TEST(Explain, WordsAndJsonSayTheSame) {
   }
   const auto json = nlohmann::json::parse(explain(planned.plan, kRows, true));
   for (const char* key :
-       {"problem", "device",    "kernel",        "tile_m",           "tile_n",      "stages",       "num_splits",
-        "threads", "registers", "shared_bytes",  "workspace_bytes",  "schedule",    "instructions", "flops",
-        "bytes",   "bound",     "bound_seconds", "estimate_seconds", "passed_over", "first_reason", "rows"}) {
+       {"problem",      "device",       "kernel",    "tile_m",        "tile_n",          "stages",
+        "num_splits",   "threads",      "registers", "shared_bytes",  "workspace_bytes", "schedule",
+        "instructions", "flops",        "bytes",     "bound",         "bound_seconds",   "estimate_seconds",
+        "passed_over",  "first_reason", "rows",      "schedule_bytes"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["kernel"], "cpu.test.plain");

@@ -24,6 +24,7 @@ alignas(4096) thread_local char tessera_emulator_shared[tessera::emulator::kShar
 asm(TESSERA_SHARED_NAME("_ZN7tessera4cuda6sharedE")           // tessera::cuda::shared
     TESSERA_SHARED_NAME("_ZN7tessera4cuda4sm806sharedE")      // tessera::cuda::sm80::shared
     TESSERA_SHARED_NAME("_ZN7tessera4cuda4sm906sharedE")      // tessera::cuda::sm90::shared
+    TESSERA_SHARED_NAME("_ZN7tessera9baselines3fa16sharedE")  // tessera::baselines::fa1::shared
     TESSERA_SHARED_NAME("_ZN7tessera12test_kernels6sharedE")  // tessera::test_kernels::shared
     // tessera::tests::(anonymous)::shared
     TESSERA_SHARED_NAME("_ZN7tessera5tests12_GLOBAL__N_16sharedE"));
