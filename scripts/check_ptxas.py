@@ -33,6 +33,8 @@ ALLOWED_BYTES = {
     # The portable backward at d 64, for 12.0 alone: a few numbers of the loop over heads.
     "sm8015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 24,
     "sm8015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 24,
+    # FlashAttention-1 with tiles for 32 KiB at d 64, on 8.0 and 12.0: six numbers, for three blocks a multiprocessor.
+    "CudaFa1ConfigILi64ELi32E": 24,
     # d 64 with 192 rows: 160 registers hold the plain loop; the masked loops and the scheduler thread keep a few
     # numbers in local memory. The 128-row kernel without spills is 20 % slower on long rows.
     "sm9014forward_kernelINS0_4Bf16ENS1_8MeasuredINS1_12ForwardShapeILi64ELi64ELi3E": 56,

@@ -8,6 +8,7 @@
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
 # (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward),
 # "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
+# "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that),
 # "decode" (few queries over long caches), and "training" (examples/train_gpt2.py, 100 s)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
@@ -123,6 +124,13 @@ if [[ $parts == *recompute* ]]; then
     echo 'bytes of device memory: not counted, ncu is not installed'
   fi
 fi
+if [[ $parts == *story* ]]; then bench story 60 --suite story --seconds 0.2; fi
+if [[ $parts == *bytes* ]]; then
+  start bytes 60 python3 -m tessera.bench --suite story --ncu only --out "$output/story.json"
+  finish bytes
+  cat "$output/bytes.log"
+fi
+if [[ $parts == *story* ]]; then python3 -m tessera.bench --draw "$output/story.json" "$output/story.png"; fi
 if [[ $parts == *decode* ]]; then
   bench decode 120 --suite decode --seconds 0.3 --peers flash,cudnn,fa3 --kernel '' --kernel 'cuda.*.forward'
 fi

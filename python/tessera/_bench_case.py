@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ import torch
 
 from . import Plan, Problem, _c
 
-DTYPES = {_c.F16: torch.float16, _c.BF16: torch.bfloat16}
+DTYPES = {_c.F16: torch.float16, _c.BF16: torch.bfloat16, _c.F32: torch.float32}
 
 
 class Case:
@@ -28,7 +29,7 @@ class Case:
         self.packed = p.layout_q == _c.PACKED and p.layout_kv == _c.PACKED
         dense = p.layout_q == _c.DENSE and p.layout_kv == _c.DENSE
         if p.q.dtype not in DTYPES or not (dense or self.packed) or p.right > 0:
-            raise SystemExit(f"{text}: expected a dense or packed f16 or bf16 problem, full, causal or window=n,0")
+            raise SystemExit(f"{text}: expected a dense or packed f16, bf16 or f32 problem, full, causal or window=n,0")
         self.causal = p.right == 0 and p.left == -1
         self.window = None if self.causal or p.left == p.right == -1 else (p.left, p.right)
         self.device = torch.device("cuda", p.device) if p.device >= 0 else torch.device("cpu")
@@ -197,6 +198,8 @@ class Baselines:
         size = ctypes.POINTER(ctypes.c_size_t)
         lib.tessera_baseline_create.argtypes = [pointer, ctypes.POINTER(pointer), size, pointer]
         lib.tessera_baseline_run.argtypes = [pointer, pointer, pointer, ctypes.c_size_t, pointer, pointer]
+        lib.tessera_baseline_explain.argtypes = [pointer, ctypes.c_char_p, ctypes.c_size_t]
+        lib.tessera_baseline_explain.restype = ctypes.c_size_t
         lib.tessera_baseline_destroy.argtypes = [pointer]
         lib.tessera_baseline_destroy.restype = None
         lib.tessera_baseline_host_seconds.argtypes = [pointer, pointer, pointer, pointer, ctypes.c_size_t, pointer]
@@ -213,11 +216,13 @@ class Baselines:
 
 
 class Textbook:
-    """cuda.textbook on a case, with outputs and a workspace of its own. RuntimeError where it refuses."""
+    """cuda.textbook, or another baseline by its name, on a case, with outputs and a workspace of its own. RuntimeError
+    where it refuses."""
 
     kernel = "cuda.textbook"
 
-    def __init__(self, baselines: Baselines, case: Case):
+    def __init__(self, baselines: Baselines, case: Case, kernel: str = ""):
+        self.kernel = kernel or self.kernel
         self.lib, self.case, self.status = baselines.lib, case, _c.Status()
         self.handle, size = ctypes.c_void_p(), ctypes.c_size_t()
         problem = Problem.from_buffer_copy(case.problem)
@@ -245,8 +250,15 @@ class Textbook:
         if code:
             raise RuntimeError(self.status.message.decode())
 
+    def explain(self) -> dict[str, Any]:
+        size = self.lib.tessera_baseline_explain(self.handle, None, 0) + 1
+        text = ctypes.create_string_buffer(size)
+        self.lib.tessera_baseline_explain(self.handle, text, size)
+        return dict(json.loads(text.value))
+
     def __call__(self) -> Any:
-        self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
+        if self.case.device.type == "cuda":
+            self.exec.cuda_stream = torch.cuda.current_stream().cuda_stream
         workspace = self.workspace.data_ptr() if self.workspace is not None else None
         tensors, options, status = ctypes.byref(self.tensors), ctypes.byref(self.exec), ctypes.byref(self.status)
         self.check(

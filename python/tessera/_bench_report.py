@@ -165,19 +165,30 @@ def shares(ran: list[dict[str, Any]]) -> list[str]:
 
 def short_table(results: str) -> str:
     """The lines and the summary of a result file."""
-    rows = json.loads(Path(results).read_text())["rows"]
+    if (data := json.loads(Path(results).read_text())).get("suite") == "story":
+        return story_report().short_table(data)
+    rows = data["rows"]
     names = [name for name in PEERS if any(name in row["peers"] for row in rows)]
     return "\n".join([table_head(names), *(table_line(row, names) for row in rows), summary(rows)])
 
 
+def story_report() -> Any:
+    """Its own lines and picture; it imports this module."""
+    from . import _bench_story_report
+
+    return _bench_story_report
+
+
 def draw(results: str, picture: str) -> None:
     """TFLOP/s over N, a panel a head dim and mask; grid cells alone."""
+    data = json.loads(Path(results).read_text())
+    if data.get("suite") == "story":
+        return story_report().draw(data, picture)
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    data = json.loads(Path(results).read_text())
     panels: dict[tuple[int, bool], list[dict[str, Any]]] = {}
     for row in data["rows"]:
         problem = Problem(row["problem"])

@@ -6,6 +6,7 @@
     python -m tessera.bench --suite backward           gradients on that grid, some with a fixed order, grouped heads
     python -m tessera.bench --suite recompute          forward and backward, S computed again beside S and P kept
     python -m tessera.bench --suite decode             one query over long caches: microseconds, TB/s of K and V
+    python -m tessera.bench --suite story --ncu also   textbook, FlashAttention-1, -2 and -3 beside one another; CPU too
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
     python -m tessera.bench --kernel GLOB              pins our row; again: another row of ours beside it
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
@@ -44,6 +45,7 @@ from . import _bench_backward as backward
 from . import _bench_decode as decode
 from . import _bench_peers as peers
 from . import _bench_recompute as recompute
+from . import _bench_story as story
 from . import Problem, version
 from ._bench_case import Baselines, Case, Runner
 from ._bench_report import draw, short_table, summary, table_head, table_line
@@ -99,6 +101,7 @@ SUITES = {
     "backward": backward_suite,
     "recompute": recompute.suite,
     "decode": decode.decode_suite,
+    "story": story.suite,
 }
 
 
@@ -343,11 +346,12 @@ def outlier_errors(options: argparse.Namespace) -> dict[str, float]:
     return errors
 
 
-def sources_sha256() -> str | None:
-    """The hash of the CUDA kernels' sources that cli/build_info.cmake prints, from the tree that holds this package."""
+def sources_sha256(device: str) -> str | None:
+    """The hash of a device's kernels, "cuda" or "cpu", as cli/build_info.cmake prints it, from the tree that holds this
+    package."""
     root = Path(__file__).resolve().parents[2]
     shared = ("src/semantics.hpp", "src/sequence.hpp")
-    files = [path for path in (root / "src" / "cuda").rglob("*") if path.is_file()]
+    files = [path for path in (root / "src" / device).rglob("*") if path.is_file()]
     if not files:
         return None
     files += [root / name for name in shared if (root / name).is_file()]
@@ -364,9 +368,19 @@ def smi(query: str) -> str:
         return ""
 
 
+def cpu_name() -> str:
+    """As the system calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 def describe() -> dict[str, Any]:
+    cuda = torch.cuda.is_available()
     return {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if cuda else cpu_name(),
         "host": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}",
         "driver": smi("driver_version"),
         "clocks": smi("clocks.max.sm,clocks.max.mem,power.limit"),
@@ -379,7 +393,7 @@ def describe() -> dict[str, Any]:
             **peers.versions(),
         },
         "commit": os.environ.get("TESSERA_COMMIT", ""),
-        "kernel_sources_sha256": sources_sha256(),
+        "kernel_sources_sha256": sources_sha256("cuda" if cuda else "cpu"),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
     }
 
@@ -399,6 +413,7 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=3, help="a round and candidate")
     parser.add_argument("--eager", action="store_true", help="call, without CUDA graphs")
     parser.add_argument("--no-errors", action="store_true", help="leave the comparison with float64 out")
+    parser.add_argument("--ncu", choices=("also", "only"), help="story: bytes by the profiler; only: into --out's file")
     parser.add_argument("--out", help="result file")
     parser.add_argument("--draw", nargs=2, metavar=("RESULTS", "PICTURE"))
     parser.add_argument("--table", metavar="RESULTS")
@@ -424,6 +439,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.suite == "recompute" and not torch.cuda.is_available():
         print(recompute.model_table(options.problems))
+    if options.suite == "story" and not torch.cuda.is_available():
+        return story.main(options, Baselines.load(), {**describe(), "rows": []}, sample_calls)
     if not torch.cuda.is_available():
         print("tessera.bench: torch sees no CUDA device", file=sys.stderr)
         return 3
@@ -436,6 +453,8 @@ def main(arguments: list[str] | None = None) -> int:
     results: dict[str, Any] = {**describe(), "rows": []}
     if options.suite == "recompute":
         return recompute.main(options, baselines, results, sample_calls)
+    if options.suite == "story":
+        return story.main(options, baselines, results, sample_calls)
     all_decode = all(map(decode.is_decode, options.problems))
     bandwidth = results["read_bytes_per_s"] = decode.read_bandwidth() if all_decode else None
     print(decode.table_head(options.peers, bandwidth) if bandwidth else table_head(options.peers), flush=True)

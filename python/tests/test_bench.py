@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
 from tessera import _bench_decode as decode  # noqa: E402
 from tessera import _bench_peers as peers  # noqa: E402
 from tessera import _bench_recompute as recompute  # noqa: E402
+from tessera import _bench_story as story  # noqa: E402
+from tessera import _bench_story_report as story_report  # noqa: E402
 from tessera import bench  # noqa: E402
 from tessera._bench_backward import BackwardCase, BackwardRunner, differentiate, is_backward, sdpa  # noqa: E402
 from tessera._bench_case import Case, Runner  # noqa: E402
@@ -101,8 +103,10 @@ def test_outliers_are_of_the_stated_distribution():
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_suites_are_problems_of_the_library(dtype):
     counts = {"forward": 36, "special": 29, "backward": 36 + 12 + 2, "recompute": 8, "decode": 17}
-    for suite, count in counts.items():
-        cells = bench.SUITES[suite](dtype)
+    suites = {name: bench.SUITES[name](dtype) for name in counts}
+    suites["story"] = [text for cells in story.tables(dtype, "cuda").values() for text in cells]
+    for suite, count in {**counts, "story": 6 + 12 + 5}.items():
+        cells = suites[suite]
         assert len(set(cells)) == len(cells) == count
         for text in cells:
             assert f" {dtype} " in f" {tessera.Problem(text)} "
@@ -241,3 +245,88 @@ def test_bytes_of_a_profilers_file_are_summed():
     assert recompute.counted_bytes(lines) == (2, 3000, 300)
     with pytest.raises(ValueError, match="nothing"):
         recompute.counted_bytes(["==ERROR== ERR_NVGPUCTRPERM"])
+
+
+def test_a_story_measures_each_row_and_says_why_not(tmp_path, capsys):
+    text, out = "fwd f32 b2 hq2 sq70 d16 causal cpu", tmp_path / "story.json"
+    options = SimpleNamespace(problems=[text], no_errors=False, out=str(out), ncu=None, seconds=0, rounds=5)
+    assert story.main(options, None, {"device": "this one", "date": "today", "rows": []}, None) == 0
+    results = json.loads(out.read_text())
+    (cell,) = results["rows"]
+    assert results["suite"] == "story" and cell["table"] == "other" and cell["rows"].keys() == {"fa2"}
+    assert cell["refused"].keys() == {"textbook", "fa1"} and "not loaded" in cell["refused"]["fa1"]
+    row = cell["rows"]["fa2"]
+    assert row["samples"] == 5 and row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"]
+    assert row["rms_error"] < 1e-6 and row["model_bytes"] >= 4 * 4 * 2 * 2 * 70 * 16
+    assert row["extra_bytes"] >= 4 * 2 * 2 * 70 and cell["flops"] == 4 * 16 * 2 * 2 * 70 * 71 // 2
+    assert row["kernel"] in capsys.readouterr().out and row["kernel"] in report.short_table(out)
+
+
+def test_a_story_has_every_table_and_its_budgets():
+    for device, dtype in (("cuda", "bf16"), ("cpu", "f32")):
+        for name, cells in story.tables("bf16", device).items():
+            for text in cells:
+                p = tessera.Problem(text)
+                assert story.table_of(text) == name and text.split()[1] == dtype
+                assert len(story.pins_of(text)) == len(story.PINS[device]) + (3 if story.has_budgets(text) else 0)
+                assert name != "wide" or device != "cuda" or p.batch * p.heads_q >= 512
+                assert name != "grid" or p.batch * p.seqlen_q == (16384 if device == "cuda" else 4096)
+    pins = story.pins_of("fwd bf16 b64 hq16 sq2048 d64 cuda")
+    assert pins["fa1"] == "cuda.fa1.forward" and pins["fa1.200k"] == "cuda.fa1.forward.200k"
+
+
+def test_a_storys_models_count_pairs_and_operands():
+    p = tessera.Problem("fwd bf16 b2 hq4 hkv2 sq256 sk512 d64 dv32 cuda")
+    rows, keys = 2 * 4 * 256, 2 * 2 * 512
+    assert story.textbook_bytes(p) == 12 * rows * 512 + 2 * (rows + keys) * (64 + 32) + 4 * rows
+    square = tessera.Problem("fwd bf16 b1 hq3 sq1024 d64 cuda")
+    assert story.paper_bytes(square, 64) == 3 * 2 * 1024**2 * 64**2 / 32768
+
+
+def story_cell(length, **milliseconds):
+    rows = {name: {"seconds_median": ms * 1e-3} for name, ms in milliseconds.items()}
+    return {"table": "wide", "problem": f"fwd bf16 b64 hq16 sq{length} d64 cuda", "rows": rows}
+
+
+def test_a_crossover_is_where_all_longer_ones_win():
+    cells = [
+        story_cell(256, textbook=4, fa1=3, fa2=1),
+        story_cell(64, textbook=1, fa1=0.5, fa2=0.9),
+        story_cell(128, textbook=2, fa1=2.5, fa2=1, fa3=3),
+    ]
+    found = {one["row"]: one["wins_from"] for one in story_report.crossovers(cells)}
+    assert found == {"fa1": 256, "fa2": 64, "fa3": None}
+
+
+def test_a_profilers_kernels_belong_to_the_marker_before_them():
+    lines = [
+        "==PROF== Connected to process 1",
+        '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"',
+        '"","","byte","byte"',
+        '"0","void at::native::vectorized_elementwise_kernel<4>","8","8"',
+        '"1","softmax","1,000","250"',
+        '"2","gemm","2000","50"',
+        '"3","void at::native::vectorized_elementwise_kernel<4>","8","8"',
+        '"4","fa1_kernel","7","5"',
+    ]
+    assert story.counted(lines) == [
+        {"kernels": 2, "read": 3000, "written": 300},
+        {"kernels": 1, "read": 7, "written": 5},
+    ]
+    with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
+        story.counted(["==ERROR== ERR_NVGPUCTRPERM"])
+
+
+def test_a_storys_picture_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    cells = []
+    for table, texts in story.tables("bf16", "cuda").items():
+        for text in texts:
+            figures = {"seconds_median": 1e-3, "tflops": 3.0, "extra_bytes": 1 << 20, "model_bytes": 1e9}
+            names = story.pins_of(text)
+            rows = {one: {**figures, "paper_bytes": 1e8, "dram": {"read": 5, "written": 6}} for one in names}
+            cells.append({"table": table, "problem": text, "rows": rows})
+    results, picture = tmp_path / "story.json", tmp_path / "story.png"
+    results.write_text(json.dumps({"suite": "story", "device": "x", "date": "2026", "rows": cells}))
+    report.draw(str(results), str(picture))
+    assert picture.stat().st_size > 10_000
