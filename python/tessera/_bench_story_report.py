@@ -107,7 +107,8 @@ def draw(data: dict[str, Any], picture: str) -> None:
         axes[1][0].set_title(f"{wide}: MiB beyond the output")
         curve(axes[1][1], found[wide], lambda row: row["model_bytes"] * 1e-9)
         curve(axes[1][1], found[wide], dram_gb, "x")
-        axes[1][1].set_title(f"{wide}: GB by the model (x: ncu)")
+        counted = any(dram_gb(row) is not None for cell in found[wide] for row in cell["rows"].values())
+        axes[1][1].set_title(f"{wide}: GB by the model" + (" (x: ncu)" if counted else ""))
         for axis in axes[1][:2]:
             axis.set_yscale("log")
     draw_budgets(axes[1][2], data["rows"])
