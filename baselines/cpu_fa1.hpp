@@ -1,4 +1,4 @@
-// cpu.fa1.forward: FlashAttention-1's schedule (fa1.hpp) on the CPU kernels' vectors and products. One task a (batch,
+// cpu.fa1: FlashAttention-1's schedule (fa1.hpp) on the CPU kernels' vectors and products. One task a (batch,
 // query head); O, l and m lie in memory between their updates, as wide as the products' results.
 #pragma once
 

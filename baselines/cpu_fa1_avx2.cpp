@@ -1,4 +1,4 @@
-// cpu.fa1.forward for AVX2.
+// cpu.fa1 for AVX2.
 #if defined(__x86_64__)
 #define TESSERA_CPU_ISA fa1_avx2
 #include "cpu/vec_avx2.hpp"

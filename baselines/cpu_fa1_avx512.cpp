@@ -1,4 +1,4 @@
-// cpu.fa1.forward for AVX-512 F + BW + DQ + VL.
+// cpu.fa1 for AVX-512 F + BW + DQ + VL.
 #if defined(__x86_64__)
 #define TESSERA_CPU_ISA fa1_avx512
 #include "cpu/vec_avx512.hpp"

@@ -1,4 +1,4 @@
-// cpu.fa1.forward for NEON, part of every aarch64 CPU.
+// cpu.fa1 for NEON, part of every aarch64 CPU.
 #if defined(__aarch64__)
 #define TESSERA_CPU_ISA fa1_neon
 #include "cpu/vec_neon.hpp"

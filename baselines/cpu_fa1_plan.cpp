@@ -1,4 +1,4 @@
-// cpu.fa1.forward: what it takes, its tiles, workspace and tasks. Which task takes a head changes no result.
+// cpu.fa1: what it takes, its tiles, workspace and tasks. Which task takes a head changes no result.
 #include <atomic>
 
 #include "cpu/plan_rules.hpp"

@@ -1,4 +1,4 @@
-// cpu.fa1.forward for any machine.
+// cpu.fa1 for any machine.
 #define TESSERA_CPU_ISA fa1_portable
 #include "cpu/vec_portable.hpp"
 

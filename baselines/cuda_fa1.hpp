@@ -1,4 +1,4 @@
-// cuda.fa1.forward: FlashAttention-1's schedule (fa1.hpp) on mma.sync, for what a change of schedule gives on the same
+// cuda.fa1: FlashAttention-1's schedule (fa1.hpp) on mma.sync, for what a change of schedule gives on the same
 // instructions. One block a (batch, query head); rows for budgets of 32, 64, 128 and 200 KiB of shared memory.
 #pragma once
 

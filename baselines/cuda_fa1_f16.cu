@@ -1,4 +1,4 @@
-// cuda.fa1.forward for f16: every head-dim bucket and budget.
+// cuda.fa1 for f16: every head-dim bucket and budget.
 #include "cuda_fa1.cuh"
 
 namespace tessera::baselines {

@@ -1,4 +1,4 @@
-// cuda.fa1.forward for the host: what it takes, with which tile, its workspace and its launch.
+// cuda.fa1 for the host: what it takes, with which tile, its workspace and its launch.
 #include "cuda/device.hpp"
 #include "cuda/forward_host.hpp"
 #include "cuda_fa1.hpp"
@@ -85,7 +85,7 @@ int run(const Plan& plan, const core::RunContext& context) {
     error = instance.launch(params, static_cast<uint32_t>(p.batch * p.heads_q),
                             static_cast<cudaStream_t>(context.cuda_stream));
   }
-  return scope.finish(error, "cuda.fa1.forward: launch", context.status);
+  return scope.finish(error, "cuda.fa1: launch", context.status);
 }
 
 template <int kRow>
@@ -93,7 +93,7 @@ int prepare(const Plan& plan, tessera_status* status) {
   cuda::DeviceScope scope(plan.problem.device);
   cudaError_t error = scope.error();
   if (error == cudaSuccess) error = instance_of(plan.problem, kRow).prepare();
-  return scope.finish(error, "cuda.fa1.forward: loading the kernel", status);
+  return scope.finish(error, "cuda.fa1: loading the kernel", status);
 }
 
 template <int kRow>

@@ -8,7 +8,7 @@
 //       O_i = (l_i e^(m_i - m) O_i + e^(m' - m) P V_j) / l;  O_i, l, m to device memory
 //
 // B_c = ceil(M / 4d), B_r = min(B_c, d), M the elements that fit on chip: N^2 d^2 / M accesses of device memory. A row
-// for each budget, pinned only: kernel=cuda.fa1.forward has 64 KiB, kernel=cuda.fa1.forward.200k has 200.
+// for each budget, pinned only: kernel=cuda.fa1 has 64 KiB, kernel=cuda.fa1.200k has 200.
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness"
 // (2022), Algorithm 1.
 #pragma once
@@ -26,13 +26,10 @@ struct Fa1Budget {
 };
 // The first stands without its size: it fits every GPU, several blocks a multiprocessor.
 inline constexpr Fa1Budget kFa1Budgets[] = {
-    {64, "cpu.fa1.forward", "cuda.fa1.forward", "keys outside, queries inside, O, l and m rewritten; tiles for 64 KiB"},
-    {32, "cpu.fa1.forward.32k", "cuda.fa1.forward.32k",
-     "keys outside, queries inside, O, l and m rewritten; tiles for 32 KiB"},
-    {128, "cpu.fa1.forward.128k", "cuda.fa1.forward.128k",
-     "keys outside, queries inside, O, l and m rewritten; tiles for 128 KiB"},
-    {200, "cpu.fa1.forward.200k", "cuda.fa1.forward.200k",
-     "keys outside, queries inside, O, l and m rewritten; tiles for 200 KiB"},
+    {64, "cpu.fa1", "cuda.fa1", "keys outside, queries inside, O, l and m rewritten; tiles for 64 KiB"},
+    {32, "cpu.fa1.32k", "cuda.fa1.32k", "keys outside, queries inside, O, l and m rewritten; tiles for 32 KiB"},
+    {128, "cpu.fa1.128k", "cuda.fa1.128k", "keys outside, queries inside, O, l and m rewritten; tiles for 128 KiB"},
+    {200, "cpu.fa1.200k", "cuda.fa1.200k", "keys outside, queries inside, O, l and m rewritten; tiles for 200 KiB"},
 };
 inline constexpr int kFa1Rows = static_cast<int>(std::size(kFa1Budgets));
 
@@ -77,7 +74,7 @@ inline double fa1_updates(const core::Problem& p, int64_t keys) {
 inline double fa1_bytes(const core::Problem& p, int64_t keys, int64_t state_bytes) {
   const double updates = fa1_updates(p, keys), rows = static_cast<double>(p.seqlen_q);
   const int32_t width = core::dtype_bytes(p.q.dtype), lse = p.has(TESSERA_FLAG_LSE) ? 4 : 0;
-  double bytes = static_cast<double>(p.seqlen_k) * width * (p.head_dim_qk + p.head_dim_v);
+  double bytes = static_cast<double>(p.seqlen_k) * width * (p.head_dims());
   bytes += updates * width * p.head_dim_qk + 2 * (updates - rows) * static_cast<double>(state_bytes);
   bytes += rows * (core::dtype_bytes(p.o.dtype) * p.head_dim_v + lse);
   return bytes * static_cast<double>(p.batch * p.heads_q);

@@ -1,4 +1,4 @@
-// Rows of the same kind as the library's, chosen only by name: cpu.reference, cpu.textbook, cpu.fa1.*, and theirs on
+// Rows of the same kind as the library's, chosen only by name: cpu.reference, cpu.textbook, cpu.fa1*, and theirs on
 // CUDA. Linked into CLI, tests and benches, never into the library.
 #pragma once
 

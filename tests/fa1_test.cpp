@@ -69,7 +69,7 @@ TEST(Fa1, EveryInstructionSetAndAnyNumberOfThreads) {
       operands.problem.isa = isa;
       operands.problem.threads = threads;
       RunResult result;
-      EXPECT_EQ(check_row(operands, judged, "cpu.fa1.forward", &result), "") << isa << ' ' << threads;
+      EXPECT_EQ(check_row(operands, judged, "cpu.fa1", &result), "") << isa << ' ' << threads;
       ASSERT_EQ(result.code, TESSERA_OK) << result.message;
       EXPECT_EQ(result.plan.launch.threads, threads < 8 ? threads : 8);  // a task a (batch, head)
       const std::vector<std::byte> bytes = output_bytes(operands);
@@ -82,11 +82,11 @@ TEST(Fa1, EveryInstructionSetAndAnyNumberOfThreads) {
 TEST(Fa1, RunsOnlyWhenPinned) {
   const baselines::OperandSet operands = operands_of("fwd f32 sq40 d16");
   EXPECT_FALSE(run_pinned(operands, "").plan.entry->pinned_only);
-  EXPECT_STREQ(run_pinned(operands, "cpu.fa1.*").plan.entry->name, "cpu.fa1.forward");
+  EXPECT_STREQ(run_pinned(operands, "cpu.fa1*").plan.entry->name, "cpu.fa1");
 }
 
 TEST(Fa1, ExplainNamesBudgetTileAndTraffic) {
-  const RunResult result = run_pinned(operands_of("fwd f32 b2 hq3 sq128 sk256 d64"), "cpu.fa1.forward.128k");
+  const RunResult result = run_pinned(operands_of("fwd f32 b2 hq3 sq128 sk256 d64"), "cpu.fa1.128k");
   ASSERT_EQ(result.code, TESSERA_OK) << result.message;
   const core::Launch& launch = result.plan.launch;
   EXPECT_EQ(launch.tile_n, 128);
@@ -115,7 +115,7 @@ TEST(Fa1, RefusesWithAReason) {
                {"fwd f32 sq8 d8 splits=2", "num_splits=2"},
                {"fwd bf16 sq8 d8 kv=int8", "q's dtype"}};
   for (const auto& one : cases) {
-    const RunResult result = run_pinned(operands_of(one.text), "cpu.fa1.forward");
+    const RunResult result = run_pinned(operands_of(one.text), "cpu.fa1");
     EXPECT_EQ(result.code, TESSERA_UNSUPPORTED) << one.text;
     EXPECT_NE(result.message.find(one.expected), std::string::npos) << one.text << ": " << result.message;
   }

@@ -1,4 +1,4 @@
-// cuda.fa1.forward against the float64 judge, a row for each budget of shared memory; its plan without a device too.
+// cuda.fa1 against the float64 judge, a row for each budget of shared memory; its plan without a device too.
 #include <cstring>
 #include <string>
 
@@ -62,19 +62,19 @@ TEST(CudaFa1Plan, RefusesWithAReason) {
   const struct {
     const char *text, *kernel, *device, *expected;
   } cases[] = {
-      {"fwd f32 sq64 d64", "cuda.fa1.forward", "h200", "f16 and bf16"},
-      {"bwd bf16 sq64 d64", "cuda.fa1.forward", "h200", "forward pass only"},
-      {"fwd bf16 sq64 d64 packed", "cuda.fa1.forward", "h200", "dense layouts only"},
-      {"fwd bf16 sq64 d64 bias", "cuda.fa1.forward", "h200", "bias"},
-      {"fwd bf16 sq64 d64 sinks", "cuda.fa1.forward", "h200", "sinks"},
-      {"fwd bf16 b2 sq64 d64 lens=5:7", "cuda.fa1.forward", "h200", "used lengths"},
-      {"fwd bf16 sq64 d64 softcap=3", "cuda.fa1.forward", "h200", "softcap"},
-      {"fwd bf16 sq64 d64 scale=-1", "cuda.fa1.forward", "h200", "scale above 0"},
-      {"fwd bf16 sq64 d64 splits=2", "cuda.fa1.forward", "h200", "num_splits=2"},
-      {"fwd bf16 sq64 d64 sm_margin=2", "cuda.fa1.forward", "h200", "sm_margin=2"},
-      {"fwd bf16 sq64 d192 dv64", "cuda.fa1.forward", "h200", "head_dim_qk=192"},
-      {"fwd bf16 sq64 d64 dv136", "cuda.fa1.forward", "h200", "head_dim_v=136"},
-      {"fwd bf16 sq64 d128", "cuda.fa1.forward.200k", "rtx4090", "shared_bytes=163840"},
+      {"fwd f32 sq64 d64", "cuda.fa1", "h200", "f16 and bf16"},
+      {"bwd bf16 sq64 d64", "cuda.fa1", "h200", "forward pass only"},
+      {"fwd bf16 sq64 d64 packed", "cuda.fa1", "h200", "dense layouts only"},
+      {"fwd bf16 sq64 d64 bias", "cuda.fa1", "h200", "bias"},
+      {"fwd bf16 sq64 d64 sinks", "cuda.fa1", "h200", "sinks"},
+      {"fwd bf16 b2 sq64 d64 lens=5:7", "cuda.fa1", "h200", "used lengths"},
+      {"fwd bf16 sq64 d64 softcap=3", "cuda.fa1", "h200", "softcap"},
+      {"fwd bf16 sq64 d64 scale=-1", "cuda.fa1", "h200", "scale above 0"},
+      {"fwd bf16 sq64 d64 splits=2", "cuda.fa1", "h200", "num_splits=2"},
+      {"fwd bf16 sq64 d64 sm_margin=2", "cuda.fa1", "h200", "sm_margin=2"},
+      {"fwd bf16 sq64 d192 dv64", "cuda.fa1", "h200", "head_dim_qk=192"},
+      {"fwd bf16 sq64 d64 dv136", "cuda.fa1", "h200", "head_dim_v=136"},
+      {"fwd bf16 sq64 d128", "cuda.fa1.200k", "rtx4090", "shared_bytes=163840"},
   };
   for (const auto& one : cases) {
     core::Plan plan;
@@ -91,11 +91,10 @@ TEST(CudaFa1Plan, TilesWorkspaceAndTraffic) {
     const char *kernel, *dim;
     int32_t rows, keys;
     int64_t shared_bytes;
-  } cases[] = {
-      {"cuda.fa1.forward.32k", "d64", 64, 64, 32 << 10},      {"cuda.fa1.forward", "d64", 64, 128, 48 << 10},
-      {"cuda.fa1.forward.128k", "d64", 64, 256, 80 << 10},    {"cuda.fa1.forward.200k", "d64", 64, 384, 112 << 10},
-      {"cuda.fa1.forward.32k", "d128", 32, 32, 32 << 10},     {"cuda.fa1.forward", "d128", 64, 64, 64 << 10},
-      {"cuda.fa1.forward.128k", "d128", 128, 128, 128 << 10}, {"cuda.fa1.forward.200k", "d128", 128, 192, 160 << 10}};
+  } cases[] = {{"cuda.fa1.32k", "d64", 64, 64, 32 << 10},      {"cuda.fa1", "d64", 64, 128, 48 << 10},
+               {"cuda.fa1.128k", "d64", 64, 256, 80 << 10},    {"cuda.fa1.200k", "d64", 64, 384, 112 << 10},
+               {"cuda.fa1.32k", "d128", 32, 32, 32 << 10},     {"cuda.fa1", "d128", 64, 64, 64 << 10},
+               {"cuda.fa1.128k", "d128", 128, 128, 128 << 10}, {"cuda.fa1.200k", "d128", 128, 192, 160 << 10}};
   for (const auto& one : cases) {
     core::Plan plan;
     tessera_status status{};
@@ -116,7 +115,7 @@ TEST(CudaFa1Plan, TilesWorkspaceAndTraffic) {
   }
   core::Plan plan;
   tessera_status status{};
-  ASSERT_EQ(plan_for("fwd bf16 sq512 sk128 d64 kernel=cuda.fa1.forward", "h200", &plan, &status), TESSERA_OK);
+  ASSERT_EQ(plan_for("fwd bf16 sq512 sk128 d64 kernel=cuda.fa1", "h200", &plan, &status), TESSERA_OK);
   EXPECT_EQ(plan.launch.workspace_bytes, 0) << "one tile of keys keeps nothing";
 }
 

@@ -3,7 +3,7 @@ one machine with the same instructions where they allow it.
 
 textbook  S and P whole in memory, two products of a BLAS around a softmax (cuda.textbook, cpu.textbook)
 fa1       FlashAttention-1's schedule: K and V outside, Q inside, O, l and m rewritten for each block of keys
-          (cuda.fa1.forward, cpu.fa1.forward; tiles for 64 KiB on chip, beside them 32, 128 and 200 on some cells)
+          (cuda.fa1, cpu.fa1; tiles for 64 KiB on chip, beside them 32, 128 and 200 on some cells)
 fa2       Q outside, O in registers, blocks of queries over the device (cuda.sm80.forward; the CPU's best row)
 fa3       TMA, wgmma, producer and consumer warps (cuda.sm90.forward)
 
@@ -46,11 +46,11 @@ BASELINES = (TEXTBOOK, *BUDGETS)  # rows of libtessera_baselines.so
 PINS = {
     "cuda": {
         TEXTBOOK: "cuda.textbook",
-        "fa1": "cuda.fa1.forward",
+        "fa1": "cuda.fa1",
         "fa2": "cuda.sm80.forward",
         "fa3": "cuda.sm90.forward",
     },
-    "cpu": {TEXTBOOK: "cpu.textbook", "fa1": "cpu.fa1.forward", "fa2": "cpu.*.forward"},
+    "cpu": {TEXTBOOK: "cpu.textbook", "fa1": "cpu.fa1", "fa2": "cpu.*.forward"},
 }
 NCU_SECONDS = 40
 MOST_TEXTBOOK_ROWS = 65536  # ncu takes seconds over what it launches, two products a sequence

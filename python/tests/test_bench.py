@@ -272,7 +272,7 @@ def test_a_story_has_every_table_and_its_budgets():
                 assert name != "wide" or device != "cuda" or p.batch * p.heads_q >= 512
                 assert name != "grid" or p.batch * p.seqlen_q == (16384 if device == "cuda" else 4096)
     pins = story.pins_of("fwd bf16 b64 hq16 sq2048 d64 cuda")
-    assert pins["fa1"] == "cuda.fa1.forward" and pins["fa1.200k"] == "cuda.fa1.forward.200k"
+    assert pins["fa1"] == "cuda.fa1" and pins["fa1.200k"] == "cuda.fa1.200k"
 
 
 def test_a_storys_models_count_pairs_and_operands():
