@@ -179,11 +179,11 @@ class Workspace {
   // OUT_OF_MEMORY where there is none. 0 bytes allocates nothing.
   static Result<Workspace> allocate(size_t bytes) noexcept {
     Workspace workspace;
-    if (bytes == 0) return workspace;
+    if (bytes == 0) return Result<Workspace>(std::move(workspace));  // nvcc moves no local by itself
     workspace.data_.reset(::operator new (bytes, std::align_val_t{kAlign}, std::nothrow));
     if (workspace.data_ == nullptr) return Status(TESSERA_OUT_OF_MEMORY, "no host memory for the workspace");
     workspace.bytes_ = bytes;
-    return workspace;
+    return Result<Workspace>(std::move(workspace));
   }
   void* data() const noexcept { return data_.get(); }
   size_t bytes() const noexcept { return bytes_; }
@@ -249,7 +249,7 @@ inline Result<Plan> plan(const tessera_problem& problem) noexcept {
   if (tessera_plan_create(&problem, &raw, status.raw()) != TESSERA_OK) return status;
   Plan made;
   made.plan_.reset(raw);
-  return made;
+  return Result<Plan>(std::move(made));
 }
 // The same; a problem that could not be parsed passes its status on.
 inline Result<Plan> plan(const Result<Problem>& problem) noexcept {
