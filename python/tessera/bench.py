@@ -7,6 +7,7 @@
     python -m tessera.bench --suite recompute          forward and backward, S computed again beside S and P kept
     python -m tessera.bench --suite decode             one query over long caches: microseconds, TB/s of K and V
     python -m tessera.bench --suite story --ncu also   textbook, FlashAttention-1, -2 and -3 beside one another; CPU too
+    python -m tessera.bench --suite append             new rows into caches: microseconds beside bytes and a launch
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
     python -m tessera.bench --kernel GLOB              pins our row; again: another row of ours beside it
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
@@ -20,7 +21,8 @@ S and P in device memory, from libtessera_baselines.so beside the library. What 
 result file has the keys of `tessera bench --json`, estimate_seconds of the plan, and rms_error of every candidate
 against float64. Backward problems run without graphs, the forward pass outside of what is timed; their rms_error is
 the largest of dq's, dk's and dv's, each over the RMS of the gradient. Decode problems go over several caches a
-call, 400 MB of K and V in all, so that none is in L2 when it is read; times are of one.
+call, 400 MB of K and V in all, so that none is in L2 when it is read; times are of one. The suite append takes no peers
+and runs on the CPU where there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from typing import Any, Callable
 
 import torch
 
+from . import _bench_append as append
 from . import _bench_backward as backward
 from . import _bench_decode as decode
 from . import _bench_peers as peers
@@ -102,6 +105,7 @@ SUITES = {
     "recompute": recompute.suite,
     "decode": decode.decode_suite,
     "story": story.suite,
+    "append": append.suite,
 }
 
 
@@ -432,11 +436,14 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = arguments_of(arguments)
     if options.table:
-        print(short_table(options.table))
+        print(append.table_of(options.table) or short_table(options.table))
         return 0
     if options.draw:
         draw(*options.draw)
         return 0
+    torch.set_grad_enabled(False)
+    if options.suite == "append":
+        return append.main(options, {**describe(), "rows": []}, sample_calls)
     if options.suite == "recompute" and not torch.cuda.is_available():
         print(recompute.model_table(options.problems))
     if options.suite == "story" and not torch.cuda.is_available():
@@ -447,7 +454,6 @@ def main(arguments: list[str] | None = None) -> int:
     if any(Problem(text).device < 0 for text in options.problems):
         print("tessera.bench: a problem on the CPU, expected cuda; `tessera bench` times the CPU", file=sys.stderr)
         return 2
-    torch.set_grad_enabled(False)
     begin = time.perf_counter()
     baselines = Baselines.load()
     results: dict[str, Any] = {**describe(), "rows": []}
