@@ -9,7 +9,8 @@
 # (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward),
 # "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
 # "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that),
-# "decode" (few queries over long caches), and "training" (examples/train_gpt2.py, 100 s)
+# "decode" (few queries over long caches), "append" (new rows into caches), "serving" (tessera_serve, whose tokens must
+# be those of its reference), and "training" (examples/train_gpt2.py, 100 s)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -23,7 +24,7 @@ summary=()
 find_cublas='import nvidia, pathlib
 print(next(str(f.parent) for p in nvidia.__path__ for f in pathlib.Path(p).rglob("libcublas.so.13")))'
 cublas=$(python3 -c "$find_cublas" 2>/dev/null)
-export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:${cublas:-/usr/local/cuda/lib64}
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:$build_dir:${cublas:-/usr/local/cuda/lib64}
 [ -d "$source_dir/tests/data" ] && export TESSERA_TEST_DATA=$source_dir/tests/data
 export TESSERA_LIBRARY=$build_dir/libtessera.so PYTHONUNBUFFERED=1
 export PYTHONPATH=$source_dir/python${PYTHONPATH:+:$PYTHONPATH}
@@ -133,6 +134,13 @@ fi
 if [[ $parts == *story* ]]; then python3 -m tessera.bench --draw "$output/story.json" "$output/story.png"; fi
 if [[ $parts == *decode* ]]; then
   bench decode 120 --suite decode --seconds 0.3 --peers flash,cudnn,fa3 --kernel '' --kernel 'cuda.*.forward'
+fi
+if [[ $parts == *append* ]]; then bench append 60 --suite append --seconds 0.1; fi
+if [[ $parts == *serving* ]]; then
+  data=$source_dir/examples/serving/whisper_tiny_en
+  start serving 60 "$build_dir/tessera_serve" --device cuda --check --quiet --requests 64 --batch 16 --data "$data"
+  finish serving
+  cat "$output/serving.log"
 fi
 if [[ $parts == *training* ]]; then
   start training 150 python3 "$source_dir/examples/train_gpt2.py" --out "$output/training.json" \

@@ -5,7 +5,8 @@ README.md, CONTRIBUTING.md, docs/ and examples/. Python snippets are run by pyth
 A fenced block says its language, `text` where it is none. C and C++ blocks are programs, or parts of the program in
 tests/snippets that the line `<!-- in tests/snippets/NAME -->` before the block names. A command of the shell ends well;
 one for CUDA may say that there is no device. Commands in scripts/ that install and build are not run here but must be
-there. A command that needs a Python package which is missing is skipped, and said to be.
+there. A command that needs a Python package which is missing is skipped, and said to be. A block behind the line
+`<!-- from FILE -->` is a part of that file and must stand there.
 Usage: test_snippets.py BUILD_DIR"""
 
 import os
@@ -17,7 +18,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"(?:^<!-- in (tests/snippets/\S+) -->\n)?^```(.*)\n((?:.*\n)*?)^```$", re.M)
+FENCE = re.compile(r"(?:^<!-- (in tests/snippets/\S+|from \S+) -->\n)?^```(.*)\n((?:.*\n)*?)^```$", re.M)
 # A command among lines that are only shown would never be run.
 SHOWN_COMMAND = re.compile(r"^ {4}(?:tessera|build/\S+/tessera) (?:run|check|bench|explain) [^A-Z\[]*$", re.M)
 LANGUAGES = {"c", "cpp", "sh", "python", "text"}
@@ -108,8 +109,12 @@ def shell_folder(build, folder):
     )
 
 
-def run_block(language, code, harness, build, folder):
-    """Problems of a block."""
+def run_block(language, code, remark, build, folder):
+    """Problems of a block. `remark`: `in HARNESS`, `from FILE` or nothing."""
+    relation, _, harness = (remark or "").partition(" ")
+    if relation == "from":
+        there = (ROOT / harness).is_file() and code in (ROOT / harness).read_text(encoding="utf-8")
+        return [] if there else [f"not in {harness}:\n{code}"]
     if language in ("c", "cpp"):
         if harness and not (ROOT / harness).is_file():
             return [f"no file {harness}"]
@@ -142,6 +147,8 @@ def self_test(build):
             found = run_block(language, code, None, build, pathlib.Path(scratch))
             if bool(found) != ((language, code) in wrong):
                 sys.exit(f"self-test: {code!r} gave {found}")
+    if not run_block("cpp", "int nowhere;\n", "from scripts/test_snippets.sh", build, ROOT):
+        sys.exit("self-test: a block from no file was found there")
 
 
 def main():
@@ -153,13 +160,13 @@ def main():
         problems = [f"shown, not run: {line}" for line in SHOWN_COMMAND.findall(FENCE.sub("", text))]
         if text.count("\n```") % 2:
             problems.append("a block that never ends")
-        for harness, language, code in FENCE.findall(text):
+        for remark, language, code in FENCE.findall(text):
             if language not in LANGUAGES:
                 problems.append(f"a block of language '{language}', expected {', '.join(sorted(LANGUAGES))}")
                 continue
             count += language in ("c", "cpp", "sh")
             with tempfile.TemporaryDirectory() as scratch:
-                problems += run_block(language, code, harness, build, pathlib.Path(scratch))
+                problems += run_block(language, code, remark, build, pathlib.Path(scratch))
         for problem in problems:
             print(f"{name}: {problem}")
         failed += len(problems)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
@@ -42,6 +43,28 @@ TEST(CudaPlan, NamedDevicesPlanEveryBucket) {
       }
     }
   }
+}
+
+// The lines behind the command in docs/serving.md.
+TEST(CudaPlan, TheServingPageShowsWhatExplainSays) {
+  std::ifstream page(std::string(TESSERA_SOURCE_DIR) + "/docs/serving.md");
+  if (!page) GTEST_SKIP() << "docs/serving.md is not beside this binary";
+  std::string line, text;
+  while (std::getline(page, line) && line.find("tessera explain \"") != 0) {
+  }
+  ASSERT_TRUE(page) << "no command in docs/serving.md";
+  const size_t begin = line.find('"') + 1;
+  core::Plan plan;
+  tessera_status status{};
+  ASSERT_EQ(plan_for(line.substr(begin, line.rfind('"') - begin), "h200", &plan, &status), TESSERA_OK)
+      << status.message;
+  const std::string explained = core::explain(plan, {}, false);
+  int lines = 0;
+  while (std::getline(page, line) && line != "```text") {
+  }
+  for (; std::getline(page, line) && line != "```"; ++lines)
+    EXPECT_NE(explained.find(line + "\n"), std::string::npos) << line << "\n" << explained;
+  EXPECT_EQ(lines, 5);
 }
 
 TEST(CudaPlan, SmallHeadsTakeNarrowTilesFromComputeCapability12On) {

@@ -1,30 +1,38 @@
 // A serving loop on real weights: Whisper tiny.en's decoder writes down the beginnings of one recording, many sequences
 // at once. A sequence that ends gives its place and its memory to the next request in the middle of the others; caches
-// are dense or in pages; new keys are appended in the call that attends. With --check the tokens must be those of
-// reference.json, which reference.py made with plain NumPy.
+// are dense or in pages; new keys are appended in the call that attends. On the CPU, or with --device cuda on a GPU,
+// where a step is a CUDA graph. With --check the tokens must be those of reference.json, which reference.py made with
+// plain NumPy.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "decoder.hpp"
+#include "decoder_cpu.hpp"
+#if SERVING_HAS_CUDA
+#include "decoder_cuda.hpp"
+#endif
 
 namespace {
 
 constexpr const char* kUsage =
-    "serve [--dense | --paged] [--page-size N] [--batch N] [--requests N] [--threads N] [--check] [--quiet] [--data "
-    "DIR]";
+    "serve [--device cpu | cuda] [--dense | --paged] [--page-size N] [--batch N] [--requests N] [--tokens N] "
+    "[--threads "
+    "N] [--check] [--quiet] [--data DIR]";
 constexpr int64_t kLongest = 101;  // tokens of a sequence, the prompt's with them
 
 struct Options {
-  bool dense = true, paged = true, check = false, quiet = false;
+  bool cuda = false, dense = true, paged = true, check = false, quiet = false;
   int32_t page_size = 16, threads = 0;
-  int64_t batch = 4, requests = 8;
+  int64_t batch = 4, requests = 8, tokens = kLongest;
   std::string data = SERVING_DATA;
 };
 
@@ -36,7 +44,7 @@ struct Request {
 // A sequence that is being decoded.
 struct Active {
   size_t request;
-  int64_t row;
+  int64_t sequence;  // of the caches
   std::vector<int32_t> tokens;
 };
 
@@ -61,12 +69,18 @@ Options parse(int count, char** words) {
       options.check = true;
     } else if (word == "--quiet") {
       options.quiet = true;
+    } else if (word == "--device") {
+      if (next == nullptr || (std::strcmp(next, "cpu") != 0 && std::strcmp(next, "cuda") != 0))
+        throw std::runtime_error(word + ": " + (next != nullptr ? next : "nothing") + "; expected cpu or cuda");
+      options.cuda = std::strcmp(next, "cuda") == 0, ++n;
     } else if (word == "--data" && next != nullptr) {
       options.data = words[++n];
     } else if (word == "--batch") {
       options.batch = number(word, next), ++n;
     } else if (word == "--requests") {
       options.requests = number(word, next), ++n;
+    } else if (word == "--tokens") {
+      options.tokens = number(word, next), ++n;
     } else if (word == "--page-size") {
       options.page_size = static_cast<int32_t>(number(word, next)), ++n;
     } else if (word == "--threads") {
@@ -75,7 +89,19 @@ Options parse(int count, char** words) {
       throw std::runtime_error(word + ": not a word of " + kUsage);
     }
   }
+  if (options.cuda && options.threads != 0)
+    throw std::runtime_error("--threads: " + std::to_string(options.threads) + "; expected 0 with --device cuda");
   return options;
+}
+
+std::unique_ptr<Decoder> make_decoder(const Weights& weights, const Options& options, int32_t page_size) {
+  const DecoderOptions shape{options.batch, kLongest, page_size, options.threads};
+  if (!options.cuda) return std::make_unique<CpuDecoder>(weights, shape);
+#if SERVING_HAS_CUDA
+  return std::make_unique<CudaDecoder>(weights, shape);
+#else
+  throw Failure(3, "--device: cuda; this program was built without CUDA");
+#endif
 }
 
 nlohmann::json read_json(const std::string& path) {
@@ -92,6 +118,8 @@ std::vector<Request> make_requests(const Options& options) {
   for (int64_t n = 0; n < options.requests; ++n) {
     const nlohmann::json& entry = reference.at(static_cast<size_t>(n) % reference.size());
     requests.push_back({entry.at("frames"), entry.at("tokens"), {}});
+    std::vector<int32_t>& expected = requests.back().expected;
+    if (expected.size() > static_cast<size_t>(options.tokens)) expected.resize(static_cast<size_t>(options.tokens));
   }
   return requests;
 }
@@ -108,18 +136,19 @@ int64_t serve(const Weights& weights, const Options& options, Decoder& decoder, 
               const nlohmann::json& vocabulary) {
   std::deque<size_t> waiting;
   for (size_t n = 0; n < requests.size(); ++n) waiting.push_back(n);
-  std::vector<int64_t> free_rows;
-  for (int64_t row = options.batch; row-- > 0;) free_rows.push_back(row);
+  std::vector<int64_t> places;  // sequences of the caches that no request has
+  for (int64_t n = options.batch; n-- > 0;) places.push_back(n);
+  const size_t longest = std::min<size_t>(kLongest, weights.prompt.size() + static_cast<size_t>(options.tokens));
   std::vector<Active> active;
   std::vector<Slot> batch;
   int64_t made = 0;
   while (!waiting.empty() || !active.empty()) {
-    for (; !waiting.empty() && !free_rows.empty(); waiting.pop_front(), free_rows.pop_back())
-      active.push_back({waiting.front(), free_rows.back(), {weights.prompt.front()}});
+    for (; !waiting.empty() && !places.empty(); waiting.pop_front(), places.pop_back())
+      active.push_back({waiting.front(), places.back(), {weights.prompt.front()}});
     batch.clear();
     for (const Active& one : active) {
       const auto position = static_cast<int64_t>(one.tokens.size()) - 1;
-      batch.push_back({one.row, one.tokens.back(), position, requests[one.request].frames});
+      batch.push_back({one.sequence, one.tokens.back(), position, requests[one.request].frames});
       if (!decoder.reserve(batch.back())) throw std::runtime_error("the cache is full");
     }
     const std::vector<int32_t> next = decoder.step(batch);
@@ -130,12 +159,12 @@ int64_t serve(const Weights& weights, const Options& options, Decoder& decoder, 
       const bool given = length < weights.prompt.size();
       one.tokens.push_back(given ? weights.prompt[length] : next[n]);
       made += given ? 0 : 1;
-      if (one.tokens.back() != weights.end && one.tokens.size() < static_cast<size_t>(kLongest)) continue;
+      if (one.tokens.back() != weights.end && one.tokens.size() < longest) continue;
       Request& request = requests[one.request];
       request.tokens.assign(one.tokens.begin() + static_cast<int64_t>(weights.prompt.size()), one.tokens.end());
       if (!options.quiet) print_text(vocabulary, one.request, request, weights.end);
-      decoder.release(one.row);
-      free_rows.push_back(one.row);
+      decoder.release(one.sequence);
+      places.push_back(one.sequence);
       active.erase(active.begin() + static_cast<int64_t>(n));
     }
   }
@@ -149,15 +178,15 @@ int run(const Options& options) {
   for (const bool paged : {false, true}) {
     if (!(paged ? options.paged : options.dense)) continue;
     const int32_t page_size = paged ? options.page_size : 0;
-    Decoder decoder(weights, options.batch, kLongest, page_size, options.threads);
+    const std::unique_ptr<Decoder> decoder = make_decoder(weights, options, page_size);
     std::vector<Request> requests = make_requests(options);
     const auto begin = std::chrono::steady_clock::now();
-    const int64_t made = serve(weights, options, decoder, requests, vocabulary);
+    const int64_t made = serve(weights, options, *decoder, requests, vocabulary);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const std::string layout = paged ? "pages of " + std::to_string(page_size) : "dense cache";
-    std::printf("%s, %zu requests, %d at a time: %d tokens in %.2f s, %.0f a second; attention by %s took %.2f s\n",
-                layout.c_str(), requests.size(), static_cast<int>(options.batch), static_cast<int>(made), seconds,
-                static_cast<double>(made) / seconds, decoder.kernel(), decoder.attention_seconds());
+    std::printf("%s, %zu requests, %d at a time: %d tokens in %.2f s, %.0f a second; %s\n", layout.c_str(),
+                requests.size(), static_cast<int>(options.batch), static_cast<int>(made), seconds,
+                static_cast<double>(made) / seconds, decoder->summary().c_str());
     for (size_t n = 0; options.check && n < requests.size(); ++n) {
       if (requests[n].tokens == requests[n].expected) continue;
       std::printf("request %zu: the tokens differ from the reference\n", n);
@@ -173,6 +202,9 @@ int run(const Options& options) {
 int main(int count, char** words) {
   try {
     return run(parse(count, words));
+  } catch (const Failure& failure) {
+    std::fprintf(stderr, "%s\n", failure.what());
+    return failure.exit_code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;
