@@ -1,7 +1,5 @@
-// Appending and attending in one call on the CPU: right against float64 while a cache grows, and untouched by what lies
-// beside the used slots. That it equals two calls is in append_attention_test.cpp.
-#include <array>
-
+// Appending and attending in one call on the CPU: right against float64, and untouched by what lies beside the used
+// slots. That it equals two calls, and caches that grow, are in append_attention_test.cpp.
 #include "append_case.hpp"
 #include "baselines/kernels.hpp"
 
@@ -48,41 +46,6 @@ TEST(CpuAppendAttention, Int8CacheAgainstFloat64) {
     apart.o = a.c.o, apart.lse = a.c.lse;
     expect_close(apart, judge(apart));
   }
-}
-
-// pytorch/pytorch#194167 and growing caches at large: every length of 1 to 600 keys, appended a token at a time in the
-// call that attends, over split counts and page sizes in turn.
-void grow(AppendCase& a, const std::array<int32_t, 6>& splits) {
-  for (int32_t length = 1; length <= 600; ++length) {
-    SCOPED_TRACE(length);
-    a.c.problem.num_splits = splits[static_cast<size_t>(length) % splits.size()];
-    a.make_rows(a.c.q.dtype(), 1, 1000 + static_cast<uint64_t>(length));
-    a.c.q.fill_random(static_cast<uint64_t>(length));
-    a.c.seqused_k = {length - 1, (length - 1) / 2};
-    tessera_status status{};
-    ASSERT_EQ(a.attend(&status), TESSERA_OK) << status.message;
-    Case grown = a.c;
-    grown.seqused_k = {length, (length - 1) / 2 + 1};
-    expect_close(grown, judge(grown));
-    if (::testing::Test::HasFailure()) return;
-  }
-}
-
-TEST(CpuAppendGrowth, TokenByTokenInPages) {
-  for (const int32_t page_size : {1, 16, 64}) {
-    SCOPED_TRACE(page_size);
-    const int64_t pages = (600 + page_size - 1) / page_size;
-    AppendCase a;
-    const Shape shape{.batch = 2, .seqlen_q = 1, .seqlen_k = 600, .heads_q = 2, .heads_kv = 1, .head_dim_qk = 16};
-    a.c = Case::paged(page_size == 16 ? TESSERA_F32 : TESSERA_BF16, shape, page_size, 2 * pages, backwards(2 * pages));
-    grow(a, {0, 1, 2, 3, 7, 32});
-  }
-}
-
-TEST(CpuAppendGrowth, TokenByTokenInADenseCache) {
-  AppendCase a;
-  a.c = Case::dense(TESSERA_F16, {.batch = 2, .seqlen_k = 600, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 16});
-  grow(a, {32, 7, 3, 2, 1, 0});
 }
 
 // What lies in unused slots and pages changes no bit, also where the new rows end within a page.

@@ -1,6 +1,5 @@
 // TESSERA_FLAG_BATCH_INVARIANT on the CPU's rows: within one row a sequence's result is the same bits whatever its
-// batch mates, its position, the maxima of the call and the thread count; a prefill in chunks is the same bits as one
-// piece.
+// batch mates, its position, the maxima of the call and the thread count. Prefill in chunks: chunked_prefill_test.cpp.
 #include "support.hpp"
 
 namespace tessera::test {
@@ -94,51 +93,6 @@ TEST(CpuBatchInvariance, UnderAWindowAndWithoutABand) {
   for (const int32_t dtype : {TESSERA_F32, TESSERA_BF16})
     for (const int64_t left : {-1, 50})
       expect_invariant(dtype, {6, 333}, shape, [&](Case& c) { c.problem.left = left; });
-}
-
-// Causal queries in pieces that start at multiples of 64, each over the keys up to its end.
-TEST(CpuBatchInvariance, ChunkedPrefillEqualsOnePiece) {
-  constexpr int64_t kLength = 300;
-  for (const int32_t dtype : kAllTypes)
-    for (const int64_t left : {-1, 90}) {
-      SCOPED_TRACE(::testing::Message() << name_of(dtype) << " left " << left);
-      Case whole = Case::dense(
-          dtype, {.seqlen_q = kLength, .seqlen_k = kLength, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 32});
-      whole.randomize(57);
-      whole.problem.flags |= TESSERA_FLAG_BATCH_INVARIANT;
-      whole.problem.left = left, whole.problem.right = 0;
-      int compared = 0;
-      on_every_row(
-          whole,
-          [&] {
-            for (const std::vector<int64_t>& bounds :
-                 {std::vector<int64_t>{0, 64, 128, 192, 256, kLength}, {0, 192, kLength}, {0, 128, 256, kLength}})
-              for (size_t n = 0; n + 1 < bounds.size(); ++n) {
-                const int64_t begin = bounds[n], end = bounds[n + 1];
-                Case chunk = Case::dense(
-                    dtype, {.seqlen_q = end - begin, .seqlen_k = end, .heads_q = 4, .heads_kv = 2, .head_dim_qk = 32});
-                chunk.q.fill([&](int64_t, int64_t i, int64_t h, int64_t e) { return whole.q.get(0, begin + i, h, e); });
-                chunk.k.fill([&](int64_t, int64_t j, int64_t h, int64_t e) { return whole.k.get(0, j, h, e); });
-                chunk.v.fill([&](int64_t, int64_t j, int64_t h, int64_t e) { return whole.v.get(0, j, h, e); });
-                chunk.problem.flags |= TESSERA_FLAG_BATCH_INVARIANT;
-                chunk.problem.left = left, chunk.problem.right = 0;
-                chunk.problem.threads = static_cast<int32_t>(n) + 1;
-                tessera_status status{};
-                ASSERT_EQ(run(chunk, {whole.kernel, false}, &status), TESSERA_OK) << status.message;
-                int64_t different = 0;
-                for (int64_t i = 0; i < end - begin; ++i)
-                  for (int64_t h = 0; h < 4; ++h) {
-                    different += lse_at(chunk, 0, i, h) != lse_at(whole, 0, begin + i, h);
-                    for (int64_t e = 0; e < 32; ++e)
-                      different += chunk.o.get(0, i, h, e) != whole.o.get(0, begin + i, h, e);
-                  }
-                EXPECT_EQ(different, 0) << "queries " << begin << " to " << end;
-                ++compared;
-              }
-          },
-          Rows::library);
-      EXPECT_GT(compared, 0);
-    }
 }
 
 }  // namespace
