@@ -226,10 +226,10 @@ TEST(CudaPlan, DecodeSplitsFillTheDevice) {
     EXPECT_GE(blocks, 120) << words;
     EXPECT_LE(blocks, 4 * 264 + 16) << words;
     EXPECT_LT(plan.launch.seconds, planned(std::string(words) + " splits=1").launch.seconds);
-    // Not below what the data sheet's bandwidth allows, nor far above it.
+    // Not below what the data sheet's bandwidth allows, nor far above it and the fixed costs: launch, start, merge.
     const double bound = core::count_work(plan.problem).bytes / plan.device->bandwidth;
     EXPECT_GT(plan.launch.seconds, bound);
-    EXPECT_LT(plan.launch.seconds, 1.3 * bound + 12e-6);
+    EXPECT_LT(plan.launch.seconds, 1.3 * bound + 15e-6);
   }
   EXPECT_EQ(planned("b128 hq32 hkv8 sq1 sk2048 d128").launch.num_splits, 1);
   EXPECT_EQ(planned("hq8 sq1 sk5000 d64 batch-invariant").launch.num_splits, 5);

@@ -23,6 +23,8 @@ constexpr int64_t kInvariantSplit = 1024;
 // Measured on an H200 (docs/notes/decode.md). A launch; a block's start until its first keys are there, and its end; a
 // merge and what each state adds to it.
 constexpr double kLaunchSeconds = 3e-6, kBlockSeconds = 3.4e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 1e-7;
+// More blocks than multiprocessors: the later ones start behind those that they share one with.
+constexpr double kSharedSeconds = 3e-6;
 // A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another.
 constexpr double kTileSeconds = 1e-6;
 
@@ -71,7 +73,7 @@ double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c
   double seconds = kLaunchSeconds + waves * wave(slots);
   if (rest > 0) seconds += wave(rest);
   // Blocks of later waves start while others read.
-  seconds += kBlockSeconds;
+  seconds += blocks > device.units ? kBlockSeconds + kSharedSeconds : kBlockSeconds;
   if (splits > 1) seconds += kMergeSeconds + kStateSeconds * static_cast<double>(splits);
   return seconds;
 }
