@@ -146,13 +146,118 @@ def training(results):
             told = " | ".join(figure(cell) if cell["status"] == "ran" else "-" for cell in cells)
             lines.append(f"| {row['context']} | {what} | {told} |")
     model, steps = results["model"], len(results["curves"]["tessera"])
-    apart = next(one for one in results["checks"] if one["check"].startswith("loss apart"))
+    checks = results["checks"]
+    apart = next(one for one in checks if one["check"].startswith("loss apart"))
     lines += ["", f"{model['layers']} layers of width {model['width']} in {model['dtype']} on {results['device']} "
               f"(driver {results['driver']}, {results['date']}), medians of\none run with PyTorch "
               f"{results['versions']['torch']}, eager; {row['batch'] * row['context']} tokens a step. Over the last "
               f"third of {steps} steps of {model['batch'] * model['context']} tokens\nour loss and the float32 "
               f"textbook's differ by {apart['value']:.2g} nats; {apart['bound']:.2g} was allowed, from what other "
               "attentions differ by."]
+    failed = [one for one in checks if not one["passed"]]
+    lines += [f"{len(failed)} of {len(checks)} checks failed" + (":" if failed else ".")]
+    lines += [f"{one['check']}: {one['value']:.2g}, expected {one['expected']} {one['bound']:.2g}." for one in failed]
+    lines += [f"Left out: {what}." for what in results["left_out"]]
+    return "\n".join(lines) + "\n"
+
+
+STORY = {"textbook": "textbook", "fa1": "FA1", "fa2": "FA2", "fa3": "FA3"}
+BUDGETS = {32: "fa1.32k", 64: "fa1", 128: "fa1.128k", 200: "fa1.200k"}
+HEADS = re.compile(r"\bb(\d+) hq(\d+) ")
+
+
+def rounded(value):
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def story(results, table):
+    """Textbook, FlashAttention-1, -2 and -3 at each length: rate, memory beyond o, bytes by the model."""
+    lines = [
+        f"| d | N | blocks of FA1 | {' | '.join(STORY.values())} | FA2 / FA1 | MiB, textbook / FA1 / FA2 | "
+        "GB by the model, the same |",
+        "| --- " * 10 + "|",
+    ]
+    for cell in results["rows"]:
+        if cell["table"] != table:
+            continue
+        seqlen, dim = SHAPE.search(cell["problem"]).groups()
+        batch, heads = map(int, HEADS.search(cell["problem"]).groups())
+        rows, three = cell["rows"], [cell["rows"][name] for name in ("textbook", "fa1", "fa2")]
+        rates = " | ".join(rounded(rows[name]["tflops"]) for name in STORY)
+        memory = " / ".join(rounded(row["extra_bytes"] / 2**20) for row in three)
+        moved = " / ".join(f"{row['model_bytes'] / 1e9:.2f}" for row in three)
+        times = rows["fa1"]["seconds_median"] / rows["fa2"]["seconds_median"]
+        lines.append(f"| {dim} | {seqlen} | {batch * heads} | {rates} | {times:.1f} | {memory} | {moved} |")
+    lines += [
+        "",
+        f"TFLOP/s, bf16, full mask, {results['device']} (driver {results['driver']}, {results['date']}), medians of "
+        "one run; MiB beyond o.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def budgets(results):
+    """FlashAttention-1's schedule at each budget of on-chip memory: time, bytes by the model, the paper's term."""
+    lines = [
+        f"| b, h, N, d | us at {' / '.join(map(str, BUDGETS))} KiB | GB by the model | GB, N^2 d^2 / M | "
+        "TB/s, model over time | FA2, us | GB |",
+        "| --- " * 7 + "|",
+    ]
+    for cell in results["rows"]:
+        if not all(name in cell["rows"] for name in BUDGETS.values()):
+            continue
+        rows, other = [cell["rows"][name] for name in BUDGETS.values()], cell["rows"]["fa2"]
+        micros = [f"{row['seconds_median'] * 1e6:.0f}" for row in rows]
+        moved = [f"{row['model_bytes'] / 1e9:.2f}" for row in rows]
+        paper = [f"{row['paper_bytes'] / 1e9:.2f}" for row in rows]
+        speed = [f"{row['model_bytes'] / row['seconds_median'] / 1e12:.1f}" for row in rows]
+        shape = ", ".join(HEADS.search(cell["problem"]).groups() + SHAPE.search(cell["problem"]).groups())
+        cells = [shape, *(" / ".join(four) for four in (micros, moved, paper, speed))]
+        cells += [f"{other['seconds_median'] * 1e6:.0f}", f"{other['model_bytes'] / 1e9:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", f"bf16, full mask, {results['device']}, {results['date']}, medians of one run."]
+    return "\n".join(lines) + "\n"
+
+
+def crossover(results):
+    """From which length on each schedule beats the textbook at every longer one."""
+    found = {}
+    for one in results["crossover"]:
+        where = "not at the longest" if one["wins_from"] is None else str(one["wins_from"])
+        series = found.setdefault(f"{one['series']} | {one['shortest']}", {})
+        series[one["row"]] = where
+    names = [name for name in STORY if name != "textbook"]
+    titles = " | ".join(STORY[name] for name in names)
+    lines = [f"| series | shortest N | {titles} |", "| --- " * (2 + len(names)) + "|"]
+    lines += [f"| {series} | {' | '.join(rows[name] for name in names)} |" for series, rows in found.items()]
+    lines += ["", f"The N from which on a schedule beats the textbook at all longer ones, {results['device']}, "
+              f"{results['date']}."]
+    return "\n".join(lines) + "\n"
+
+
+def append(results):
+    """Microseconds of new rows into a cache, beside those of the bytes at a copy's rate and of a launch."""
+    variants = {"": "dense", "rotary": "dense, rotary", "paged": "pages", "paged rotary": "pages, rotary"}
+    groups = {}
+    for row in results["rows"]:
+        words = row["problem"].split()
+        variant = " ".join(word for word in ("paged", "rotary") if any(one.startswith(word) for one in words))
+        attend = ", attend" if "attend" in words else ""
+        facts = dict(re.findall(r"\b(b|sk|kv=|new=)(\d+|int8|e4m3)\b", row["problem"]))
+        key = f"{facts['b']}, {facts['new=']}, {facts['sk']} | {facts.get('kv=', words[1])}{attend}"
+        groups.setdefault(key, {})[variant] = row
+    titles = " | ".join(variants.values())
+    lines = [f"| batch, new rows, room | cache | {titles} | bytes at the copy's rate | a launch |",
+             "| --- " * 8 + "|"]
+    for key, rows in groups.items():
+        told = [" / ".join(f"{value * 1e6:.1f}" for value in rows[name]["calls"].values()) if name in rows else "-"
+                for name in variants]
+        least = max(row["bytes"] for row in rows.values()) / results["copy_bytes_per_s"]
+        launch = [row["launch_seconds"] for row in rows.values()]
+        span = sorted({f"{pick(launch) * 1e6:.1f}" for pick in (min, max)})
+        lines.append(f"| {key} | {' | '.join(told)} | {least * 1e6:.1f} | {' to '.join(span)} |")
+    lines += ["", f"Microseconds, 8 key heads of d 128, {results['device']} (driver {results['driver']}, "
+              f"{results['date']}), medians of one run, caches cold; attend: one call / two calls."]
     return "\n".join(lines) + "\n"
 
 
@@ -163,6 +268,11 @@ TABLES = {
     "decode": decode,
     "steps": steps,
     "training": training,
+    "story-wide": lambda results: story(results, "wide"),
+    "story-grid": lambda results: story(results, "grid"),
+    "budgets": budgets,
+    "crossover": crossover,
+    "append": append,
 }
 
 
