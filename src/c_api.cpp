@@ -8,6 +8,7 @@
 #include "kernel_entry.hpp"
 #include "merge.hpp"
 #include "problem_text.hpp"
+#include "quantize.hpp"
 #include "status.hpp"
 #include "tessera/tessera.h"
 
@@ -178,9 +179,9 @@ int tessera_append(const tessera_problem* problem, const tessera_tensors* tensor
   return guarded(status, [&] { return append(*problem, *tensors, *args, exec, status); });
 }
 
-int tessera_quantize(const tessera_quantize_args* args, const tessera_exec*, tessera_status* status) {
+int tessera_quantize(const tessera_quantize_args* args, const tessera_exec* exec, tessera_status* status) {
   if (const int code = check_size(args, "quantize_args", status)) return code;
-  return fail(status, TESSERA_UNSUPPORTED, "this build has no kernel for tessera_quantize");
+  return guarded(status, [&] { return quantize(*args, exec, status); });
 }
 
 size_t tessera_devices(int json, char* text, size_t capacity) {

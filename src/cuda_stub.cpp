@@ -3,6 +3,7 @@
 #include "device_info.hpp"
 #include "kernel_entry.hpp"
 #include "merge.hpp"
+#include "quantize.hpp"
 
 namespace tessera::core {
 
@@ -22,6 +23,9 @@ int run_append_cuda(const Problem&, const tessera_tensors&, const Append&, void*
 }
 int check_append_cuda(const Problem&, const tessera_append_args&, tessera_status*) { return TESSERA_UNSUPPORTED; }
 int prepare_append_cuda(int32_t, tessera_status*) { return TESSERA_UNSUPPORTED; }
+
+int run_quantize_cuda(const Quantize&, void*, tessera_status*) { return TESSERA_UNSUPPORTED; }
+int check_quantize_cuda(const Quantize&, tessera_status*) { return TESSERA_UNSUPPORTED; }
 
 int check_metadata_cuda(const Plan&, const tessera_tensors&, const tessera_exec*, tessera_status*) {
   return TESSERA_UNSUPPORTED;

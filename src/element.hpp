@@ -49,22 +49,20 @@ inline uint16_t float_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
-// A float's bits as OCP 8-bit E4M3: beyond 448 the largest number, NaN stays NaN. On the host and on devices.
+// A float's bits as OCP 8-bit E4M3: beyond 448 the largest number, NaN stays NaN. On the host and on devices, without
+// branches.
 TESSERA_HD uint8_t float_bits_to_e4m3(uint32_t bits) {
   const uint32_t sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return 0x7f;
-  if (magnitude >= 0x43e00000) return static_cast<uint8_t>(sign | 0x7e);  // 448
-  if (magnitude >= 0x3c800000) {                                          // 2^-6
-    const uint32_t rounded = magnitude + 0x7ffff + (magnitude >> 20 & 1);
-    return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));  // 120 = 127 - 7
-  }
-  float steps;  // of 2^-9, the smallest number
-  std::memcpy(&steps, &magnitude, sizeof steps);
-  steps *= 0x1p9f;
-  const auto whole = static_cast<uint32_t>(steps);
-  const float rest = steps - static_cast<float>(whole);
-  const bool up = rest > 0.5f || (rest == 0.5f && whole % 2 == 1);
-  return static_cast<uint8_t>(sign | (whole + (up ? 1 : 0)));
+  const uint32_t normal = ((magnitude + 0x7ffff + (magnitude >> 20 & 1)) >> 20) - (120u << 3);  // 120 = 127 - 7
+  // Below 2^-6: 2^14 has 2^-9, the smallest number, as its last place, so the sum rounds.
+  float shifted;
+  std::memcpy(&shifted, &magnitude, sizeof shifted);
+  shifted += 0x1p14f;
+  uint32_t number;
+  std::memcpy(&number, &shifted, sizeof number);
+  number = magnitude < 0x3c800000 ? number - 0x46800000 : normal;
+  number = magnitude >= 0x43e00000 ? 0x7e : number;  // 448
+  return magnitude > 0x7f800000 ? uint8_t{0x7f} : static_cast<uint8_t>(sign | number);
 }
 
 // Storage and the type that arithmetic on it uses.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include "quantize_math.hpp"
 #include "status.hpp"
 
 namespace tessera::core {
@@ -15,11 +16,6 @@ constexpr int64_t kMaxBytes = INT64_MAX / 4;  // offsets of a few operands may b
 
 bool is_16bit(int32_t dtype) { return dtype == TESSERA_F16 || dtype == TESSERA_BF16; }
 bool is_quantized(int32_t dtype) { return dtype == TESSERA_E4M3 || dtype == TESSERA_INT8; }
-
-int refuse_dtype(tessera_status* status, const char* name, int32_t dtype, const char* expected) {
-  return fail(status, TESSERA_INVALID_ARGUMENT, "%s.dtype is %d (%s); expected %s", name, dtype, dtype_name(dtype),
-              expected);
-}
 
 int check_align(tessera_status* status, const char* name, int32_t align, int32_t element_bytes, int32_t* resolved) {
   *resolved = align == 0 ? 16 : align;
@@ -131,6 +127,24 @@ Dims key_dims(const Problem& p, int32_t dim) {
   return {{p.batch_kv, p.seqlen_k, p.heads_kv, dim}, 4};
 }
 
+Dims value_dims(const Problem& p) {
+  if (p.v_order == 0) return key_dims(p, p.head_dim_v);
+  if (p.layout_kv == TESSERA_PACKED) return {{p.heads_kv, p.head_dim_v, packed_first_slot(p.total_k, p.batch), 0}, 3};
+  const bool paged = p.layout_kv == TESSERA_PAGED;
+  return {{paged ? p.num_pages : p.batch_kv, p.heads_kv, p.head_dim_v, paged ? p.page_size : whole_groups(p.seqlen_k)},
+          4};
+}
+
+int refuse_dtype(tessera_status* status, const char* name, int32_t dtype, const char* expected) {
+  return fail(status, TESSERA_INVALID_ARGUMENT, "%s.dtype is %d (%s); expected %s", name, dtype, dtype_name(dtype),
+              expected);
+}
+
+int check_scale_strides(tessera_status* status, const char* name, const Dims& dims, int64_t* stride) {
+  if (const int code = check_strides(status, name, dims, 4, stride)) return code;
+  return check_disjoint(status, name, dims, stride, true);
+}
+
 int check_written(tessera_status* status, const char* name, const Operand& operand, const Dims& dims) {
   const int64_t stride[4] = {operand.batch_stride, operand.row_stride, operand.head_stride, 1};
   return check_disjoint(status, name, dims, stride, false);
@@ -160,6 +174,10 @@ int check_input_dtypes(const tessera_problem& g, int32_t q, int32_t k, int32_t v
   if (!is_quantized(v) && g.v_order != 0) {
     return fail(status, TESSERA_INVALID_ARGUMENT, "v_order is %d and v is %s; expected 0 unless v is e4m3 or int8",
                 g.v_order, dtype_name(v));
+  }
+  if (g.v_order == 1 && g.layout_kv == TESSERA_PAGED && g.page_size % kKeyGroup != 0) {
+    return fail(status, TESSERA_INVALID_ARGUMENT,
+                "page_size is %d and v_order is 1; expected a multiple of 16, the rows that it orders", g.page_size);
   }
   if (!is_quantized(v) && (g.flags & TESSERA_FLAG_V_MEAN) != 0) {
     return fail(status, TESSERA_INVALID_ARGUMENT, "flags has V_MEAN and v is %s; expected it only for e4m3 or int8 v",
@@ -299,10 +317,11 @@ int resolve_operands(const tessera_problem& given, Problem* problem, tessera_sta
 
   const bool backward = given.pass == TESSERA_BACKWARD;
   const Dims q_dims = query_dims(*problem, given.head_dim_qk), o_dims = query_dims(*problem, given.head_dim_v);
-  const Dims k_dims = key_dims(*problem, given.head_dim_qk), v_dims = key_dims(*problem, given.head_dim_v);
+  const Dims k_dims = key_dims(*problem, given.head_dim_qk), v_dims = value_dims(*problem);
   if (code == TESSERA_OK) code = resolve_operand(context.status, "q", given.q, q, q_dims, false, &problem->q);
   if (code == TESSERA_OK) code = resolve_operand(context.status, "k", given.k, k, k_dims, false, &problem->k);
   if (code == TESSERA_OK) code = resolve_operand(context.status, "v", given.v, v, v_dims, false, &problem->v);
+  if (given.v_order == 1) std::swap(problem->v.row_stride, problem->v.head_stride);
   if (code == TESSERA_OK) code = resolve_operand(context.status, "o", given.o, o, o_dims, !backward, &problem->o);
   if (code == TESSERA_OK) code = resolve_biases(context);
   if (code == TESSERA_OK) code = resolve_scales(context);

@@ -102,7 +102,30 @@ int append(const tessera_problem& host, const tessera_tensors& tensors, const te
   return code;
 }
 
-constexpr Target kTarget{run, check_metadata, merge, append};
+int quantize(const tessera_quantize_args& host, tessera_status* status) {
+  tessera_quantize_args args = host;
+  args.device = kDevice;
+  Mirror mirror(kDevice);
+  std::set<std::byte*> added;
+  for (const void* pointer :
+       std::initializer_list<const void*>{host.x_data, host.cu_seqlens, host.y_data, host.scale_data, host.mean}) {
+    const Storage::Range range = Storage::range_of(pointer);
+    if (range.begin == range.end || !added.insert(range.begin).second) continue;
+    mirror.add(range.begin, static_cast<size_t>(range.end - range.begin));
+  }
+  args.x_data = mirror.translate(host.x_data);
+  args.cu_seqlens = static_cast<const int32_t*>(mirror.translate(host.cu_seqlens));
+  args.y_data = mirror.translate(host.y_data);
+  args.scale_data = static_cast<float*>(mirror.translate(host.scale_data));
+  args.mean = static_cast<float*>(mirror.translate(host.mean));
+  mirror.upload();
+  const int code = tessera_quantize(&args, nullptr, status);
+  mirror.download();
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
+  return code;
+}
+
+constexpr Target kTarget{run, check_metadata, merge, append, quantize};
 
 }  // namespace
 

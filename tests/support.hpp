@@ -31,6 +31,7 @@ struct Target {
   int (*check_metadata)(const tessera_plan*, const tessera_tensors&, tessera_status*);
   int (*merge)(const tessera_merge_args&, bool backward, tessera_status*);
   int (*append)(const tessera_problem&, const tessera_tensors&, const tessera_append_args&, tessera_status*);
+  int (*quantize)(const tessera_quantize_args&, tessera_status*);
 };
 extern const Target* gpu_target;  // null: the CPU
 inline bool on_gpu() { return gpu_target != nullptr; }
@@ -217,6 +218,7 @@ int merge(const tessera_merge_args& args, tessera_status* status, const tessera_
 int merge_backward(const tessera_merge_args& args, tessera_status* status);
 int append(const tessera_problem& problem, const tessera_tensors& tensors, const tessera_append_args& args,
            tessera_status* status, const tessera_exec* exec = nullptr);
+int quantize(const tessera_quantize_args& args, tessera_status* status, const tessera_exec* exec = nullptr);
 
 // Plans and runs through the C interface exactly what is given.
 int run_raw(const tessera_problem& problem, const tessera_tensors& tensors, tessera_status* status,

@@ -47,5 +47,8 @@ int append(const tessera_problem& problem, const tessera_tensors& tensors, const
   return on_gpu() ? gpu_target->append(problem, tensors, args, status)
                   : tessera_append(&problem, &tensors, &args, exec, status);
 }
+int quantize(const tessera_quantize_args& args, tessera_status* status, const tessera_exec* exec) {
+  return on_gpu() ? gpu_target->quantize(args, status) : tessera_quantize(&args, exec, status);
+}
 
 }  // namespace tessera::test

@@ -88,6 +88,7 @@ typedef struct tessera_status {
  * stride  elements. dense [batch, seqlen, heads, dim], packed [total, heads, dim] (stride[3] unused, 0),
  *         paged [page, slot, heads_kv, dim], bias [batch, heads_q, seqlen_q, seqlen_k],
  *         scales [batch or page, row block, head]. dim has stride 1. The stride of a size-1 dim is never used.
+ *         v under v_order 1: [batch or page, heads_kv, dim, slot], packed [heads_kv, dim, slot]; slot has stride 1
  *         All zero: contiguous for q k v o d_o dq dk dv; literal zeros (broadcast) for bias, d_bias and scales.
  *         bias and d_bias: dim 3 has stride 1 or 0. */
 typedef struct tessera_desc {
@@ -118,7 +119,7 @@ typedef struct tessera_problem {
   uint64_t flags; /* TESSERA_FLAG_* */
   tessera_desc q, k, v, o, bias, d_o, dq, dk, dv, d_bias, q_scale, k_scale, v_scale;
   int32_t q_scale_rows, k_scale_rows, v_scale_rows; /* rows a scale block covers: 0 (all), 1, 128, page_size */
-  int32_t v_order;                                  /* 1: v as tessera_quantize orders it */
+  int32_t v_order;      /* 1: e4m3 or int8 v lies as tessera_quantize_args.order 1 says; page_size a multiple of 16 */
   int32_t num_splits;   /* 0: the library chooses; n: split size 64 * ceil(ceil(own length / 64) / n) */
   int32_t sm_margin;    /* multiprocessors left to others */
   int32_t threads;      /* CPU tasks at most; 0: the CPUs of the affinity mask */
@@ -223,7 +224,36 @@ typedef struct tessera_append_args {
   void *k_cache, *v_cache, *q_rotated;
 } tessera_append_args;
 
-/* Quantisation of x to y with scales. */
+/* Quantisation of q, k or v before attention: y and scales with value = y * scale, as attention takes them. In order:
+ *
+ *     x -= mean[batch, head, channel]   subtract_mean; the means over the rows of a sequence are found here and written
+ *     x  = R x                          hadamard; R is orthonormal, so R q . R k = q . k where both have one seed
+ *     scale = largest |x| of the scale's cell / 448 (int8: / 127); 1 where that is 0
+ *     y  = x * (1 / scale), rounded once to nearest even, at most 448 (127) in magnitude
+ *
+ * R: signs by seed and channel, then a Hadamard matrix over blocks of channels, the largest power of two that divides
+ * head_dim and is at most 256, over the root of the block; head_dim is even. NaN becomes NaN in e4m3 and 0 in int8.
+ * Non-finite numbers count neither in a scale nor in a mean; a rotation spreads them over the block of their row.
+ *
+ * x           [batch, seqlen, heads, head_dim] or packed [total, heads, head_dim]; f32, f16 or bf16 (x.dtype is needed)
+ * cu_seqlens  packed: int32 [batch + 1], first 0, not falling, last at most total, at most seqlen rows a sequence
+ * y           e4m3 or int8 (0: e4m3), by desc y. order 0: the dims of x. order 1, for v under v_order 1: dense [batch,
+ *             heads, head_dim, slots], slots = seqlen rounded up to 16; packed [heads, head_dim, slots], slots =
+ *             (total + 15 * batch) / 16 * 16 with sequence b from slot (cu_seqlens[b] + 15 * b) / 16 * 16 on (both
+ *             divisions round down, so sequences never meet in a group of 16). Row r of a sequence is slot
+ *             r - r % 16 + P[r % 16] from there, P = 0 1 4 5 8 9 12 13 2 3 6 7 10 11 14 15: slots 0 to 15 hold rows
+ *             0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15. Slots of a sequence's last 16 that no row has are written 0. A
+ *             paged v is pages of batch [page, heads, head_dim, page_size]
+ * scale       float32 by desc scale, indexed [batch, row block, head] with literal strides: 0 shares a scale, so all
+ *             zero is one for the tensor. scale_rows rows a block: 0 (all), 1 or 128. All described scales are
+ *             written. scale_data NULL: no scales, 1
+ * mean        float32 [batch, heads, head_dim], contiguous; NULL unless subtract_mean is 1. Of v: v_mean of attention
+ *             with v_mean_stride = heads * head_dim
+ *
+ * Rows behind the last sequence and slots that belong to none are not touched. `device` is where everything lies: -1
+ * the CPU, where results are bitwise the same for any number of threads; else a CUDA device, one to five launches that
+ * may be captured, where y and scales have the CPU's bits if the means have; those are summed in float64 in another
+ * order. There a sequence whose cu_seqlens are out of range is left out, and what overlaps y must not be an input. */
 typedef struct tessera_quantize_args {
   size_t size;
   int64_t batch, seqlen, total;

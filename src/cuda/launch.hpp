@@ -9,6 +9,7 @@
 #include "append_params.hpp"
 #include "backward_params.hpp"
 #include "forward_params.hpp"
+#include "quantize_params.hpp"
 #include "tessera/tessera.h"
 
 namespace tessera::cuda {
@@ -39,5 +40,8 @@ cudaError_t launch_merge(const tessera_merge_args& args, bool backward, cudaStre
 // New rows into a cache, for at least one block.
 cudaError_t launch_append(const AppendParams& params, uint32_t blocks, cudaStream_t stream);
 cudaError_t prepare_append();  // on the current device
+
+// tessera_quantize; own_scales: no two blocks of 128 rows of a head share a scale.
+cudaError_t launch_quantize(const QuantizeParams& params, bool own_scales, cudaStream_t stream);
 
 }  // namespace tessera::cuda

@@ -38,6 +38,14 @@ __device__ __forceinline__ uint32_t e4m3_to_f16x2(uint16_t bytes) {
   return pair;
 }
 
+// Two floats to e4m3, `low` to the low byte, to nearest even, at most 448 in magnitude, NaN to 0x7f; sm_89 and later.
+// PTX ISA: cvt.rn.satfinite.e4m3x2.f32.
+__device__ __forceinline__ uint16_t pack_e4m3(float low, float high) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 }  // namespace tessera::cuda::ptx
 
 #endif

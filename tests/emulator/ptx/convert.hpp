@@ -35,4 +35,24 @@ inline uint32_t e4m3_to_f16x2(uint16_t bytes) {
   return one(bytes & 0xffu) | one(uint32_t{bytes} >> 8) << 16;
 }
 
+// By search: of two numbers beside one another the closer, of equally close ones the even byte.
+inline uint16_t pack_e4m3(float low, float high) {
+  const auto number = [](uint32_t byte) {
+    const int exponent = static_cast<int>(byte >> 3), mantissa = static_cast<int>(byte & 7);
+    return exponent == 0 ? std::ldexp(double(mantissa), -9) : std::ldexp(double(8 + mantissa), exponent - 10);
+  };
+  const auto one = [&](float x) -> uint32_t {
+    if (x != x) return 0x7f;
+    const double magnitude = std::fabs(double(x));
+    uint32_t byte = 0;
+    while (byte < 0x7e && number(byte + 1) <= magnitude) ++byte;
+    if (byte < 0x7e) {
+      const double below = magnitude - number(byte), above = number(byte + 1) - magnitude;
+      if (above < below || (above == below && byte % 2 == 1)) ++byte;
+    }
+    return byte | (std::signbit(x) ? 0x80u : 0u);
+  };
+  return static_cast<uint16_t>(one(low) | one(high) << 8);
+}
+
 }  // namespace tessera::cuda::ptx
