@@ -89,16 +89,16 @@ class Fa1Head {
     with_element<V>(problem_.k.dtype, [&](auto element) {
       using Element = decltype(element);
       locate<Element>(problem_.k, tensors_.k, problem_.group, keys, address_);
-      pack_keys<V, Element>(address_, keys.size(), problem_.head_dim_qk, k_);
+      pack_keys<V, Element>(address_, keys.size(), problem_.head_dim_qk, nullptr, k_);
       locate<Element>(problem_.v, tensors_.v, problem_.group, keys, address_);
-      pack_values<V, Element>(address_, keys.size(), problem_.head_dim_v, v_);
+      pack_values<V, Element>(address_, keys.size(), problem_.head_dim_v, nullptr, nullptr, v_);
     });
   }
   void pack_rows(Range rows) {
     with_element<V>(problem_.q.dtype, [&](auto element) {
       using Element = decltype(element);
       locate<Element>(problem_.q, tensors_.q, 1, rows, address_);
-      pack_queries<V, Element>(address_, 0, rows.size(), problem_.head_dim_qk, q_);
+      pack_queries<V, Element>(address_, 0, rows.size(), problem_.head_dim_qk, nullptr, q_);
     });
   }
 

@@ -57,6 +57,22 @@ float scale_at(const core::ScaleOperand& scale, const float* data, int64_t outer
 
 namespace {
 
+// Under v_order 1 a sequence's rows lie in groups of 16 slots in this order, each channel by itself, the groups counted
+// from the first row of the page or cache row; packed, a sequence begins at a group of its own.
+constexpr int kRowOfSlot[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
+
+template <class T>
+void load_ordered_row(const core::Problem& problem, const tessera_tensors& tensors, const KeyAddress& address,
+                      const Place& place, int64_t head, T* out) {
+  const core::Operand& v = problem.v;
+  const bool packed = problem.layout_kv == TESSERA_PACKED;
+  int64_t slot = address.scale_row / 16 * 16;
+  while (kRowOfSlot[slot % 16] != address.scale_row % 16) ++slot;
+  slot += packed ? (place.first_k + 15 * place.batch) / 16 * 16 : address.outer * v.batch_stride;
+  for (int64_t c = 0; c < problem.head_dim_v; ++c)
+    out[c] = static_cast<T>(load_element(v.dtype, tensors.v, slot + head * v.head_stride + c * v.row_stride));
+}
+
 template <class T>
 std::vector<T> gather_keys(const core::Problem& problem, const tessera_tensors& tensors, const Place& place,
                            bool values, int64_t head) {
@@ -69,7 +85,11 @@ std::vector<T> gather_keys(const core::Problem& problem, const tessera_tensors& 
   for (int64_t j = 0; j < place.used_k; ++j) {
     const KeyAddress address = address_key(problem, place, j);
     T* out = rows.data() + j * dim;
-    load_row(operand.dtype, base, address.offset(operand) + head * operand.head_stride, dim, out);
+    if (values && problem.v_order == 1) {
+      load_ordered_row(problem, tensors, address, place, head, out);
+    } else {
+      load_row(operand.dtype, base, address.offset(operand) + head * operand.head_stride, dim, out);
+    }
     if (scales != nullptr) {
       const T factor = scale_at(scale, scales, address.scale_outer, address.scale_row, head);
       for (int64_t c = 0; c < dim; ++c) out[c] *= factor;

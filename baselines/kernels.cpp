@@ -19,7 +19,6 @@ namespace {
 
 core::Refusal refuse_reference(const core::Problem& problem, const core::DeviceInfo& device) {
   if (!device.is_cpu) return {"runs on the CPU only"};
-  if (problem.v_order != 0) return {"reads v in the order of its rows only", "v_order", problem.v_order};
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <new>
 #include <numeric>
 
+#include "ordered_values.hpp"
 #include "random.hpp"
 #include "reference_detail.hpp"
 #include "status.hpp"
@@ -35,6 +36,8 @@ constexpr int64_t kTaskElements = int64_t{1} << 18;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// int8 spends its range on +-4 standard deviations.
+double gain_of(const tessera_desc& desc) { return desc.dtype == TESSERA_INT8 ? 32 : 1; }
 bool all_zero(const tessera_desc& desc) {
   return std::all_of(desc.stride, desc.stride + 4, [](int64_t stride) { return stride == 0; });
 }
@@ -124,6 +127,7 @@ class Maker {
   void resolve_lengths();
   void resolve_desc(tessera_desc* desc, int32_t dtype, int32_t layout, const Shape& shape);
   void resolve_descs();
+  std::byte* make_ordered_values();
   void resolve_bias(tessera_desc* desc, int32_t dtype);
   void make_metadata();
   void make_pages();
@@ -198,6 +202,26 @@ void Maker::resolve_desc(tessera_desc* desc, int32_t dtype, int32_t layout, cons
   }
 }
 
+// v under v_order 1, with the same numbers as in the order of its rows.
+std::byte* Maker::make_ordered_values() {
+  const Shape shape = key_shape(p_.head_dim_v);
+  const int64_t dim = shape.dim, span = shape.outer * shape.rows == 0 ? 0 : ordered_span(p_, shape.outer);
+  std::byte* data = add(span, p_.v.align);
+  if (p_.v.dtype == TESSERA_INT8) std::memset(data, 0x7f, static_cast<size_t>(span));
+  const int64_t table = p_.page_table_stride != 0 ? p_.page_table_stride : p_.max_pages;
+  for (int64_t b = 0; b < p_.batch; ++b)
+    for (int64_t j = 0; j < keys_[b]; ++j) {
+      OrderedRow at{cache_row_[b], leftpad_[b] + j, row_k_[b], b};
+      if (const int64_t row = at.row; p_.layout_kv == TESSERA_PAGED)
+        at = {t_.page_table[b * table + row / p_.page_size], row % p_.page_size, 0, b};
+      const auto first = static_cast<uint64_t>((b * p_.seqlen_k + j) * p_.heads_kv * dim);
+      for (int64_t i = 0; i < p_.heads_kv * dim; ++i)
+        store_element(p_.v.dtype, data, ordered_offset(p_, at, i / dim, i % dim),
+                      gain_of(p_.v) * stream(kV).normal(first + static_cast<uint64_t>(i)));
+    }
+  return data;
+}
+
 void Maker::resolve_bias(tessera_desc* desc, int32_t dtype) {
   if (desc->dtype == 0) desc->dtype = dtype;
   if (!all_zero(*desc) || extras_.bias_axes.empty()) return;
@@ -214,6 +238,7 @@ void Maker::resolve_bias(tessera_desc* desc, int32_t dtype) {
 void Maker::resolve_descs() {
   resolve_desc(&p_.q, TESSERA_F32, p_.layout_q, query_shape(p_.head_dim_qk));
   resolve_desc(&p_.k, p_.q.dtype, p_.layout_kv, key_shape(p_.head_dim_qk));
+  if (p_.v_order == 1) set_ordered_strides(&p_);
   resolve_desc(&p_.v, p_.k.dtype, p_.layout_kv, key_shape(p_.head_dim_v));
   resolve_desc(&p_.o, p_.q.dtype == TESSERA_E4M3 ? TESSERA_BF16 : p_.q.dtype, p_.layout_q, query_shape(p_.head_dim_v));
   if (has(TESSERA_FLAG_BIAS)) resolve_bias(&p_.bias, extras_.bias_axes == "mask" ? TESSERA_U8 : TESSERA_F32);
@@ -278,8 +303,6 @@ template <class Offset>
 void Maker::fill(const tessera_desc& desc, std::byte* data, Stream id, const std::vector<int64_t>& counts,
                  int64_t radix, int64_t heads, int64_t head_stride, int64_t dim, const Offset& offset) {
   const RandomStream numbers = stream(id);
-  // int8 spends its range on +-4 standard deviations.
-  const double gain = desc.dtype == TESSERA_INT8 ? 32 : 1;
   const int64_t task_rows = std::max<int64_t>(1, kTaskElements / std::max<int64_t>(1, heads * dim));
   const int64_t blocks = divide_up(radix, task_rows);
   const bool large = p_.batch * radix * heads * dim > 4 * kTaskElements;
@@ -290,7 +313,7 @@ void Maker::fill(const tessera_desc& desc, std::byte* data, Stream id, const std
     for (int64_t i = begin; i < std::min(begin + task_rows, counts[b]); ++i) {
       for (int64_t head = 0; head < heads; ++head) {
         const uint64_t first = static_cast<uint64_t>(((b * radix + i) * heads + head) * dim);
-        for (int64_t c = 0; c < dim; ++c) row[c] = gain * numbers.normal(first + static_cast<uint64_t>(c));
+        for (int64_t c = 0; c < dim; ++c) row[c] = gain_of(desc) * numbers.normal(first + static_cast<uint64_t>(c));
         store_row(desc.dtype, data, offset(b, i) + head * head_stride, dim, row.data());
       }
     }
@@ -333,10 +356,10 @@ const float* Maker::make_scales(const tessera_desc& desc, int32_t rows, int32_t 
 void Maker::make_inputs() {
   std::byte* q = add_rows(p_.q, p_.layout_q, query_shape(p_.head_dim_qk));
   std::byte* k = add_rows(p_.k, p_.layout_kv, key_shape(p_.head_dim_qk));
-  std::byte* v = add_rows(p_.v, p_.layout_kv, key_shape(p_.head_dim_v));
+  std::byte* v = p_.v_order == 1 ? make_ordered_values() : add_rows(p_.v, p_.layout_kv, key_shape(p_.head_dim_v));
   fill_queries(p_.q, q, kQ, p_.head_dim_qk);
   fill_keys(p_.k, k, kK, p_.head_dim_qk);
-  fill_keys(p_.v, v, kV, p_.head_dim_v);
+  if (p_.v_order == 0) fill_keys(p_.v, v, kV, p_.head_dim_v);
   t_.q = q;
   t_.k = k;
   t_.v = v;

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <initializer_list>
 
+#include "quantize_math.hpp"
 #include "status.hpp"
 
 namespace tessera::core {
@@ -76,6 +77,14 @@ Dims key_dims(const Problem& p, int32_t dim) {
   return {p.batch_kv, p.seqlen_k, p.heads_kv, dim};
 }
 
+// Rows are channels and elements slots under v_order 1.
+Dims value_dims(const Problem& p) {
+  const Dims rows = key_dims(p, p.head_dim_v);
+  if (p.v_order == 0) return rows;
+  const int64_t slots = p.layout_kv == TESSERA_PACKED ? packed_first_slot(p.total_k, p.batch) : whole_groups(rows.rows);
+  return {rows.batch, rows.rows > 0 ? p.head_dim_v : 0, rows.heads, slots};
+}
+
 constexpr int kMaxSpans = 14;
 
 // q turned in its own place.
@@ -100,7 +109,7 @@ int collect_append(const Problem& p, const Append& append, Span* spans) {
 int collect(const Problem& p, const tessera_tensors& t, const Append& append, Span (&spans)[kMaxSpans]) {
   const bool backward = p.pass == TESSERA_BACKWARD, appends = append.args != nullptr;
   const Dims q = query_dims(p, p.head_dim_qk), o = query_dims(p, p.head_dim_v);
-  const Dims k = key_dims(p, p.head_dim_qk), v = key_dims(p, p.head_dim_v);
+  const Dims k = key_dims(p, p.head_dim_qk), v = value_dims(p);
   const int64_t lse_bytes = o.batch * o.rows * o.heads * dtype_bytes(lse_dtype(p.q.dtype));
   int count = appends ? collect_append(p, append, spans) : 0;
   if (!appends || !turns_in_place(p, t, append)) spans[count++] = span_of("q", t.q, p.q, q, false);

@@ -11,7 +11,7 @@ namespace tessera::core {
 
 // A q/k/v/o-like operand: element (b, i, h, c) is at b * batch_stride + i * row_stride + h * head_stride + c, in
 // elements. Packed operands have batch_stride 0 and i counts rows of the whole array; paged ones use batch_stride for
-// pages.
+// pages. v under v_order 1: element (b, h, c, slot) is at b * batch_stride + h * head_stride + c * row_stride + slot.
 struct Operand {
   int32_t dtype = 0;  // 0: absent
   int32_t align = 16;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "problem.hpp"
+#include "quantize_math.hpp"
 
 namespace tessera::core {
 
@@ -28,6 +29,16 @@ TESSERA_HD int64_t key_row_offset(const Problem& problem, const Sequence& sequen
   const int64_t slot = sequence.leftpad + j;
   return sequence.pages[slot / problem.page_size] * operand.batch_stride +
          (slot % problem.page_size) * operand.row_stride;
+}
+// The same of v under v_order 1 (tessera_quantize_args): of the key's first channel, the others row_stride apart.
+TESSERA_HD int64_t ordered_value_offset(const Problem& problem, const Sequence& sequence, int64_t batch,
+                                        const Operand& operand, int64_t j) {
+  const int64_t slot = sequence.leftpad + j;
+  if (sequence.pages != nullptr)
+    return sequence.pages[slot / problem.page_size] * operand.batch_stride + key_slot(slot % problem.page_size);
+  if (problem.layout_kv == TESSERA_PACKED)
+    return packed_first_slot(sequence.kv_row - sequence.leftpad, batch) + key_slot(slot);
+  return sequence.kv_batch * operand.batch_stride + key_slot(slot);
 }
 // Offset in a scale array of key row j's block, before adding the head: blocks are counted from the first row of the
 // page, the dense cache row or the packed sequence.

@@ -161,7 +161,11 @@ TEST(AppendRules, Problems) {
               p.q.align = p.k.align = p.v.align = 1;
             },
             "q.dtype is e4m3 and rotary_dim is 8"},
-           {[](tessera_problem& p) { p.k.dtype = p.v.dtype = TESSERA_INT8, p.v_order = 1; }, "v_order is 1"},
+           {[](tessera_problem& p) {
+              p.k.dtype = TESSERA_INT8, p.v = {}, p.v_order = 1;
+              p.page_size = 16;
+            },
+            "v_order is 1"},
            {[](tessera_problem& p) { p.k.dtype = p.v.dtype = TESSERA_INT8, p.flags |= TESSERA_FLAG_V_MEAN; },
             "V_MEAN"}}) {
     Call unsupported(right_case());

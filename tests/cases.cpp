@@ -131,6 +131,72 @@ void scale_heads(tessera_problem* p) {
   }
 }
 
+// e4m3 or int8: a factor for each (batch or page, 128 rows, head), of q, k and v.
+void scale_tiles(tessera_problem* p) {
+  const bool paged = p->layout_kv == TESSERA_PAGED;
+  for (tessera_desc* scale : {&p->q_scale, &p->k_scale, &p->v_scale}) {
+    const bool query = scale == &p->q_scale;
+    const int64_t heads = query ? p->heads_q : p->heads_kv;
+    const int64_t rows = query ? p->seqlen_q : paged ? p->page_size : p->seqlen_k;
+    scale->stride[2] = 1;
+    scale->stride[1] = heads;
+    scale->stride[0] = heads * ((rows + 127) / 128);
+  }
+  p->q_scale_rows = p->k_scale_rows = p->v_scale_rows = 128;
+}
+void scale_query_heads(tessera_problem* p) {
+  scale_heads(p);
+  p->q_scale.stride[2] = 1;
+  p->q_scale.stride[0] = p->heads_q;
+}
+void order_values(tessera_problem* p) { p->v_order = 1; }
+void order_scaled_values(tessera_problem* p) {
+  scale_tiles(p);
+  p->v_order = 1;
+}
+void share_value_means(tessera_problem* p) { p->flags |= TESSERA_FLAG_V_MEAN; }
+void add_value_means(tessera_problem* p) {
+  p->flags |= TESSERA_FLAG_V_MEAN;
+  p->v_mean_stride = p->heads_kv * p->head_dim_v + 3;
+}
+void order_values_with_means(tessera_problem* p) {
+  order_scaled_values(p);
+  add_value_means(p);
+}
+
+// e4m3: what quantised operands alone have.
+void add_quantized(std::vector<Case>* cases) {
+  for (const char* score : {"", "causal", "window=16,0", "softcap=15", "causal sinks alibi softcap=30", "scale=0",
+                            "splits=3", "mask causal sinks", "bias=h"}) {
+    cases->push_back({join({"fwd e4m3 b2 hq4 hkv2 sq65 sk170 d40 dv24", score}), scale_query_heads, "scales by head"});
+  }
+  const struct {
+    void (*adjust)(tessera_problem*);
+    const char* name;
+  } forms[] = {{nullptr, ""},
+               {scale_tiles, "scales by 128 rows"},
+               {order_values, "v_order 1"},
+               {order_scaled_values, "v_order 1, scales by 128 rows"},
+               {share_value_means, "one mean of v"}};
+  for (const auto& form : forms) {
+    for (const char* layout : {"", "lens=longtail causal", "packed lens=longtail causal", "paged=16 pages=shuffled",
+                               "paged=64 lens=longtail sinks leftpad", "leftpad lens=equal layout=bhsd"}) {
+      cases->push_back({join({"fwd e4m3 b3 hq4 hkv2 sq33 sk150 d64", layout}), form.adjust, form.name});
+    }
+  }
+  for (const char* layout : {"sinks", "causal sinks sk9", "packed lens=longtail sinks", "splits=3 causal"}) {
+    cases->push_back({join({"fwd e4m3 b3 hq4 hkv2 sq33 d48", layout}), add_value_means, "means of v by sequence"});
+    cases->push_back({join({"fwd e4m3 b3 hq4 hkv2 sq33 d48", layout}), order_values_with_means, "v_order 1, means"});
+  }
+  for (const char* output : {"o=f16", "o=f32", "o=bf16"})
+    cases->push_back({join({"fwd e4m3 b1 hq2 sq40 sk300 d128", output})});
+  for (const char* cache : {"kv=e4m3", "kv=int8"}) {
+    cases->push_back({join({"fwd bf16 b2 hq4 hkv2 sq70 sk130 d64 causal", cache}), scale_heads, "scales by head"});
+    cases->push_back({join({"fwd f16 b2 hq4 hkv2 sq70 sk130 d64 causal", cache}), order_values, "v_order 1"});
+    cases->push_back({join({"fwd f32 b2 hq4 hkv2 sq3 sk130 d64 sinks", cache}), add_value_means, "means of v"});
+  }
+}
+
 void add_grid(const char* pass, std::vector<Case>* cases) {
   // Every score with every dtype, shapes in turn; then every layout with every score, dtypes and shapes in turn.
   size_t turn = 0;
@@ -179,6 +245,7 @@ std::vector<Case> forward_cases() {
       cases.push_back({decode + " paged=16", scale_blocks, "scales by row"});
     }
   }
+  add_quantized(&cases);
   for (const char* empty :
        {"b0 hq2 sq8 sk8 d16", "b2 hq2 sq0 sk7 d16", "b2 hq2 sq3 sk0 d16", "b2 hq2 sq3 sk0 d16 sinks",
         "b3 hq2 sq9 sk9 d16 packed lens=0:0:0", "b3 hq2 sq9 sk9 d16 lens=0:9:0 causal sinks",

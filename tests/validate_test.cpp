@@ -165,6 +165,11 @@ const std::vector<Rule> kFlagRules = {
      EDIT(p.v_order = 1),
      EDIT(p.v_order = 1; p.k.dtype = p.v.dtype = TESSERA_BF16),
      {"v_order is 1", "e4m3 or int8"}},
+    {"v_order over pages",
+     "bf16 kv=int8 sq8 sk16 d64 paged=16",
+     EDIT(p.v_order = 1),
+     EDIT(p.v_order = 1; p.page_size = 8; p.max_pages = 4),
+     {"page_size is 8", "multiple of 16"}},
 };
 
 const std::vector<Rule> kDtypeRules = {

@@ -92,12 +92,12 @@ class ScoreGradients {
     with_element<V>(problem.q.dtype, [&](auto element) {
       using Element = decltype(element);
       for (int64_t r = 0; r < count; ++r) row_address[r] = row_of(problem.q, tensors.q, first + r, Element::kBytes);
-      pack_values<V, Element>(row_address, count, problem.head_dim_qk, q_panels);
+      pack_values<V, Element>(row_address, count, problem.head_dim_qk, nullptr, nullptr, q_panels);
     });
     with_element<V>(problem.d_o.dtype, [&](auto element) {
       using Element = decltype(element);
       for (int64_t r = 0; r < count; ++r) row_address[r] = row_of(problem.d_o, tensors.d_o, first + r, Element::kBytes);
-      pack_values<V, Element>(row_address, count, problem.head_dim_v, d_o_panels);
+      pack_values<V, Element>(row_address, count, problem.head_dim_v, nullptr, nullptr, d_o_panels);
     });
   }
 
@@ -116,10 +116,11 @@ class ScoreGradients {
     with_element<V>(problem.k.dtype, [&](auto element) {
       using Element = decltype(element);
       locate_keys(problem.k, tensors.k, keys, kv_head, Element::kBytes);
-      pack_keys<V, Element>(row_address, keys.size(), problem.head_dim_qk, k_columns);
-      if (k_panels != nullptr) pack_values<V, Element>(row_address, keys.size(), problem.head_dim_qk, k_panels);
+      pack_keys<V, Element>(row_address, keys.size(), problem.head_dim_qk, nullptr, k_columns);
+      if (k_panels != nullptr)
+        pack_values<V, Element>(row_address, keys.size(), problem.head_dim_qk, nullptr, nullptr, k_panels);
       locate_keys(problem.v, tensors.v, keys, kv_head, Element::kBytes);
-      pack_keys<V, Element>(row_address, keys.size(), problem.head_dim_v, v_columns);
+      pack_keys<V, Element>(row_address, keys.size(), problem.head_dim_v, nullptr, v_columns);
     });
   }
 

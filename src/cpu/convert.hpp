@@ -1,6 +1,6 @@
-// float16 and bfloat16 to float32 and back in plain integer arithmetic, exact for every bit pattern: subnormals kept,
-// rounding to nearest even, NaN stays NaN. Used where no instruction does it, and as the yardstick of those that do.
-// Source: IEEE 754-2019, binary16; bfloat16 is the upper half of binary32.
+// float16, bfloat16 and E4M3 to float32, the first two back, in plain integer arithmetic, exact for every bit pattern:
+// subnormals kept, rounding to nearest even, NaN stays NaN. Used where no instruction does it, and as the yardstick of
+// those that do. Source: IEEE 754-2019, binary16; bfloat16 is the upper half of binary32; OCP 8-bit floating point.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,14 @@ namespace tessera::cpu {
   }
   const uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+// OCP 8-bit E4M3 to float, exact: 4 bits of exponent, biased by 7, with subnormals, no infinity, NaN where all are set.
+[[gnu::always_inline]] inline float float_from_e4m3(uint8_t h) {
+  const uint32_t sign = uint32_t{h & 0x80u} << 24, magnitude = h & 0x7Fu;
+  const float subnormal = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f;
+  const uint32_t normal = magnitude == 0x7Fu ? 0x7FC00000u : (magnitude << 20) + (120u << 23);  // 120 = 127 - 7
+  return float_from_bits(sign | (magnitude < 8u ? bits_from_float(subnormal) : normal));
 }
 
 }  // namespace tessera::cpu

@@ -64,14 +64,23 @@ class ForwardRun {
         scores_(piece<T>(workspace, tiles_.scores_at)),
         bias_(piece<T>(workspace, tiles_.bias_at)),
         rows_(piece<RowState<T>>(workspace, tiles_.rows_at)),
-        row_address_(piece<const std::byte*>(workspace, tiles_.row_address_at)) {
+        row_address_(piece<const std::byte*>(workspace, tiles_.row_address_at)),
+        scale_(piece<T>(workspace, tiles_.scale_at)) {
     const double factor = problem_.softcap > 0 ? problem_.scale / problem_.softcap : problem_.scale;
     constexpr double kMost = std::numeric_limits<T>::max();
     score_factor_ = T(factor > kMost ? kMost : factor < -kMost ? -kMost : factor);
-    with_element<V>(problem_.k.dtype, [&](auto element) {
+    with_input_element<V>(problem_.k.dtype, [&](auto element) {
       k_row_bytes_ = problem_.head_dim_qk * decltype(element)::kBytes;
-      v_row_bytes_ = problem_.head_dim_v * decltype(element)::kBytes;
+      // Under v_order 1 a key's elements lie in as many rows as it has.
+      v_row_bytes_ = problem_.v_order == 1 ? 0 : problem_.head_dim_v * decltype(element)::kBytes;
+      is_scaled_ = decltype(element)::kScaled;
     });
+    if (problem_.has(TESSERA_FLAG_V_MEAN)) {
+      const core::Sequence& sequence = block_.sequence;
+      const int64_t outer = problem_.layout_kv == TESSERA_PACKED ? block_.batch : sequence.kv_batch;
+      const int64_t batch = sequence.pages != nullptr ? 0 : outer * problem_.v_mean_stride;
+      v_mean_ = tensors_.v_mean + batch + block_.head_begin / problem_.group * problem_.head_dim_v;
+    }
     has_terms_ = problem_.softcap > 0 || problem_.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
   }
 
@@ -119,7 +128,7 @@ class ForwardRun {
   void load_queries() {
     const core::Operand& q = problem_.q;
     const auto* base = static_cast<const std::byte*>(tensors_.q);
-    with_element<V>(q.dtype, [&](auto element) {
+    with_input_element<V>(q.dtype, [&](auto element) {
       using Element = decltype(element);
       for (int64_t first = 0; first < row_count_; first += kMaxChunk) {
         const int64_t count = row_count_ - first < kMaxChunk ? row_count_ - first : kMaxChunk;
@@ -128,10 +137,18 @@ class ForwardRun {
           row_address_[r] =
               base +
               (core::query_row_offset(block_.sequence, q, row.position) + row.head * q.head_stride) * Element::kBytes;
+          if constexpr (Element::kScaled) scale_[r] = query_scale(row);
         }
-        pack_queries<V, Element>(row_address_, first, count, problem_.head_dim_qk, q_);
+        pack_queries<V, Element>(row_address_, first, count, problem_.head_dim_qk, scale_, q_);
       }
     });
+  }
+
+  T query_scale(const RowState<T>& row) const {
+    if (tensors_.q_scale == nullptr) return T(1);
+    const core::ScaleOperand& scale = problem_.q_scale;
+    const int64_t block = scale.rows > 0 ? row.position / scale.rows : 0;
+    return T(tensors_.q_scale[block_.batch * scale.stride[0] + block * scale.stride[1] + row.head * scale.stride[2]]);
   }
 
   // The state (o_, row_max, row_sum) of every row over `keys`.
@@ -172,25 +189,49 @@ class ForwardRun {
   }
 
   void pack_chunk(Range chunk) {
-    with_element<V>(problem_.k.dtype, [&](auto element) {
+    const int64_t keys = chunk.size(), dim_v = problem_.head_dim_v;
+    const std::byte* const* values = row_address_ + kMaxChunk;
+    if (is_scaled_) {
+      find_scales(problem_.k_scale, tensors_.k_scale, chunk, scale_);
+      find_scales(problem_.v_scale, tensors_.v_scale, chunk, scale_ + kMaxChunk);
+    }
+    with_input_element<V>(problem_.k.dtype, [&](auto element) {
       using Element = decltype(element);
-      pack_keys<V, Element>(row_address_, chunk.size(), problem_.head_dim_qk, k_);
-      pack_values<V, Element>(row_address_ + kMaxChunk, chunk.size(), problem_.head_dim_v, v_);
+      pack_keys<V, Element>(row_address_, keys, problem_.head_dim_qk, scale_, k_);
+      if constexpr (Element::kScaled) {
+        if (problem_.v_order == 1) {
+          return pack_ordered_values<V, Element>(values, keys, dim_v, problem_.v.row_stride, scale_ + kMaxChunk,
+                                                 v_mean_, v_);
+        }
+      }
+      pack_values<V, Element>(values, keys, dim_v, scale_ + kMaxChunk, v_mean_, v_);
     });
+  }
+
+  // The factors of a chunk's rows of k or v.
+  void find_scales(const core::ScaleOperand& operand, const float* scales, Range chunk, T* to) const {
+    const int64_t head = block_.head_begin / problem_.group * operand.stride[2];
+    for (int64_t j = chunk.begin; j < chunk.end; ++j) {
+      const int64_t at =
+          scales == nullptr ? 0 : core::key_scale_offset(problem_, block_.sequence, block_.batch, operand, j) + head;
+      to[j - chunk.begin] = scales == nullptr ? T(1) : T(scales[at]);
+    }
   }
 
   // Addresses of the chunk's K rows, and kMaxChunk further of its V rows.
   void locate_chunk(Range chunk) {
-    locate_rows(problem_.k, tensors_.k, chunk, row_address_);
-    locate_rows(problem_.v, tensors_.v, chunk, row_address_ + kMaxChunk);
+    locate_rows(problem_.k, tensors_.k, chunk, false, row_address_);
+    locate_rows(problem_.v, tensors_.v, chunk, problem_.v_order == 1, row_address_ + kMaxChunk);
   }
 
-  void locate_rows(const core::Operand& operand, const void* data, Range chunk, const std::byte** address) {
+  void locate_rows(const core::Operand& operand, const void* data, Range chunk, bool ordered,
+                   const std::byte** address) {
     const auto* base = static_cast<const std::byte*>(data);
     const int64_t kv_head = block_.head_begin / problem_.group;
-    with_element<V>(operand.dtype, [&](auto element) {
+    with_input_element<V>(operand.dtype, [&](auto element) {
       for (int64_t j = chunk.begin; j < chunk.end; ++j) {
-        const int64_t row = core::key_row_offset(problem_, block_.sequence, operand, j);
+        const int64_t row = ordered ? core::ordered_value_offset(problem_, block_.sequence, block_.batch, operand, j)
+                                    : core::key_row_offset(problem_, block_.sequence, operand, j);
         address[j - chunk.begin] = base + (row + kv_head * operand.head_stride) * decltype(element)::kBytes;
       }
     });
@@ -372,10 +413,12 @@ class ForwardRun {
   T *q_, *o_, *total_, *k_, *v_, *scores_, *bias_;
   RowState<T>* rows_;
   const std::byte** row_address_;
+  T* scale_;  // of the rows in row_address_, where they are quantised
+  const float* v_mean_ = nullptr;
   int64_t row_count_ = 0;
   int64_t k_row_bytes_ = 0, v_row_bytes_ = 0;
   T score_factor_;
-  bool has_terms_;
+  bool has_terms_, is_scaled_ = false;
 };
 
 template <class V>

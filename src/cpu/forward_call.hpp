@@ -18,7 +18,7 @@ struct ForwardTiles {
   int64_t chunk;      // keys packed at a time
   int64_t head_dim_v_padded;
   // Byte offsets into a task's piece of the workspace, and its size.
-  int64_t q_at, o_at, total_at, k_at, v_at, scores_at, bias_at, rows_at, row_address_at, task_bytes;
+  int64_t q_at, o_at, total_at, k_at, v_at, scores_at, bias_at, rows_at, row_address_at, scale_at, task_bytes;
 };
 
 struct ForwardCall {

@@ -25,6 +25,7 @@ constexpr int64_t kMaxRows = 768;
 // FLOPs that are worth waking one more thread: about 20 microseconds of one core.
 constexpr double kFlopsPerTask = 1e6;
 
+bool is_quantized(int32_t dtype) { return dtype == TESSERA_E4M3 || dtype == TESSERA_INT8; }
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
@@ -89,6 +90,7 @@ ForwardTiles choose_tiles(const Problem& problem, const DeviceInfo& device, cons
   tiles.bias_at = take(kernel.scores_row * element);
   tiles.rows_at = take(rows * kernel.row_state_bytes);
   tiles.row_address_at = take(2 * kMaxChunk * int64_t{sizeof(void*)});
+  tiles.scale_at = take(is_quantized(problem.k.dtype) ? 2 * kMaxChunk * element : 0);
   tiles.task_bytes = round_up(at, 256);
   return tiles;
 }
@@ -116,13 +118,15 @@ ForwardBlock make_block(const Problem& problem, const tessera_tensors& tensors, 
 
 Refusal refuse_forward(const Problem& problem) {
   if (problem.pass != TESSERA_FORWARD) return {"runs the forward pass only", "pass", problem.pass};
-  if (const Refusal refusal = refuse_operands(problem)) return refusal;
   const int32_t dtype = problem.q.dtype;
-  if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32)
+  if (dtype != TESSERA_E4M3 && !is_quantized(problem.k.dtype)) {
+    if (const Refusal refusal = refuse_types(problem)) return refusal;
+  }
+  if (const Refusal refusal = refuse_head_dims(problem)) return refusal;
+  if (problem.o.dtype != dtype && problem.o.dtype != TESSERA_F32 && dtype != TESSERA_E4M3)
     return {"writes o in q's dtype or f32", "o.dtype", problem.o.dtype};
   if (problem.o.dtype == TESSERA_F32 && dtype == TESSERA_F64)
     return {"writes o of f64 inputs in f64", "o.dtype", problem.o.dtype};
-  if (problem.has(TESSERA_FLAG_V_MEAN)) return {"takes no v_mean", nullptr, 0};
   return {};
 }
 

@@ -9,29 +9,34 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu/convert.hpp"
 #include "tessera/tessera.h"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
 struct F64Element {
   static constexpr int kBytes = 8;
+  static constexpr bool kScaled = false;
   static F64x8 load(const void* p) { return F64x8::load(p); }
   static void store(F64x8 v, void* p) { v.store(p); }
 };
 struct F32Element {
   static constexpr int kBytes = 4;
+  static constexpr bool kScaled = false;
   static constexpr bool kInterleaved = false;
   static F32x16 load(const void* p) { return F32x16::load(p); }
   static void store(F32x16 v, void* p) { v.store(p); }
 };
 struct F16Element {
   static constexpr int kBytes = 2;
+  static constexpr bool kScaled = false;
   static constexpr bool kInterleaved = false;
   static F32x16 load(const void* p) { return F32x16::load_f16(p); }
   static void store(F32x16 v, void* p) { v.store_f16(p); }
 };
 struct Bf16Element {
   static constexpr int kBytes = 2;
+  static constexpr bool kScaled = false;
   static constexpr bool kInterleaved = F32x16::kBf16Interleaved;
   static F32x16 load(const void* p) { return F32x16::load_bf16(p); }
   static void store(F32x16 v, void* p) { v.store_bf16(p); }
@@ -41,11 +46,25 @@ struct Bf16Element {
 template <class V>
 using NativeElement = std::conditional_t<sizeof(typename V::Scalar) == 8, F64Element, F32Element>;
 
-// A quantised cache; the scale of a row is the caller's.
+// Quantised; the scale of a row is the caller's.
 struct Int8Element {
   static constexpr int kBytes = 1;
+  static constexpr bool kScaled = true;
   static constexpr bool kInterleaved = false;
   static F32x16 load(const void* p) { return F32x16::load_i8(p); }
+  static float load_one(const std::byte* p) { return static_cast<float>(static_cast<int8_t>(*p)); }
+};
+struct E4m3Element {
+  static constexpr int kBytes = 1;
+  static constexpr bool kScaled = true;
+  static constexpr bool kInterleaved = false;
+  static F32x16 load(const void* p) {
+    const auto* stored = static_cast<const uint8_t*>(p);
+    alignas(64) float lane[16];
+    for (int i = 0; i < 16; ++i) lane[i] = float_from_e4m3(stored[i]);
+    return F32x16::load(lane);
+  }
+  static float load_one(const std::byte* p) { return float_from_e4m3(static_cast<uint8_t>(*p)); }
 };
 
 // The 32 elements at p as two vectors: the first and the last 16 in order or, where Element is kInterleaved, those of
@@ -99,12 +118,31 @@ inline void with_element(int32_t dtype, F&& f) {
   }
 }
 
+// The same of an input, which may be quantised.
+template <class V, class F>
+inline void with_input_element(int32_t dtype, F&& f) {
+  if constexpr (sizeof(typename V::Scalar) == 4) {
+    if (dtype == TESSERA_INT8) return f(Int8Element{});
+    if (dtype == TESSERA_E4M3) return f(E4m3Element{});
+  }
+  with_element<V>(dtype, f);
+}
+
 template <class V, class Element>
 inline V load_partial(const std::byte* from, int64_t count) {
   if (count >= V::kLanes) return Element::load(from);
   alignas(64) std::byte piece[V::kLanes * Element::kBytes] = {};
   std::memcpy(piece, from, static_cast<size_t>(count) * Element::kBytes);
   return Element::load(piece);
+}
+
+// A piece of row `row` times its scale, where Element has one.
+template <class V, class Element>
+inline V load_scaled(const std::byte* from, int64_t count, [[maybe_unused]] const typename V::Scalar* scale,
+                     [[maybe_unused]] int64_t row) {
+  const V stored = load_partial<V, Element>(from, count);
+  if constexpr (Element::kScaled) return stored * V::broadcast(scale[row]);
+  return stored;
 }
 
 template <class V, class Element>
