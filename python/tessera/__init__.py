@@ -13,6 +13,7 @@ from ._append import append
 from ._attention import attention, plan
 from ._c import library_path
 from ._problem import Plan, Problem, Support, devices, explain, supports, version
+from ._quantize import Quantized, quantize
 from ._sdpa import disable_sdpa, enable_sdpa, sdpa
 from ._which import UnexpectedKernel, Which, expect_kernel, which
 
@@ -20,6 +21,7 @@ __version__ = version()
 __all__ = [
     "Plan",
     "Problem",
+    "Quantized",
     "Support",
     "UnexpectedKernel",
     "Which",
@@ -32,6 +34,7 @@ __all__ = [
     "explain",
     "library_path",
     "plan",
+    "quantize",
     "sdpa",
     "supports",
     "version",

@@ -144,9 +144,14 @@ class NumpyKind:
     def empty(self, like: View, shape: tuple[int, ...], dtype: int) -> tuple[Any, int]:
         numpy_dtype = self.dtypes.get(dtype)
         if numpy_dtype is None:
-            if dtype == _c.BF16:
-                raise ValueError("a bfloat16 result needs q to be an array of ml_dtypes.bfloat16")
-            numpy_dtype = self.dtypes[dtype] = self.numpy.dtype(DTYPE_NAMES[dtype])
+            name = DTYPE_NAMES[dtype]
+            if dtype in (_c.BF16, _c.E4M3):
+                if "ml_dtypes" not in sys.modules:
+                    raise ValueError(f"a {name} result needs ml_dtypes to be imported, whose type NumPy lacks")
+                numpy_dtype = self.numpy.dtype(getattr(sys.modules["ml_dtypes"], name))
+            else:
+                numpy_dtype = self.numpy.dtype(name)
+            self.dtypes[dtype] = numpy_dtype
         array = self.numpy.empty(shape, numpy_dtype)
         return array, array.__array_interface__["data"][0]
 

@@ -27,8 +27,10 @@ EXTRAS = (
     "alibi_slopes",
     "sinks",
     "bias",
+    "q_scale",
     "k_scale",
     "v_scale",
+    "v_mean",
 )
 _FLAGS = {
     "seqused_q": _c.FLAG_SEQUSED_Q,
@@ -117,7 +119,22 @@ def _same_device(one: View, name: str, device: int) -> None:
         raise ValueError(f"{name}: on device {one.device}, but q is on {device} (-1: the CPU)")
 
 
-def _check_qkv(q: View, k: View, v: View, extras: dict[str, View]) -> None:
+def value_slots(total: int, packed_batch: int | None) -> int:
+    """Slots of v under v_order 1: its rows, packed the total of so many sequences, in groups of 16."""
+    return (total + 15) // 16 * 16 if packed_batch is None else (total + 15 * packed_batch) // 16 * 16
+
+
+def _check_ordered_values(k: View, v: View, extras: dict[str, View]) -> None:
+    """v as quantize(order=1) gives it: [batch or pages, heads, dim, slots], packed [heads, dim, slots]."""
+    cu = extras.get("cu_seqlens_k")
+    slots = value_slots(k.shape[-3], None if cu is None else cu.shape[0] - 1)
+    expected = (*k.shape[:-3], k.shape[-2], "dim", slots)
+    if len(v.shape) != len(k.shape) or any(n != m for n, m in zip(v.shape, expected) if m != "dim"):
+        words = ", ".join(str(n) for n in expected)
+        raise ValueError(f"v: shape {list(v.shape)}, expected [{words}] under v_order 1")
+
+
+def _check_qkv(q: View, k: View, v: View, extras: dict[str, View], v_order: int) -> None:
     packed_q, packed_k, paged = (name in extras for name in ("cu_seqlens_q", "cu_seqlens_k", "page_table"))
     if packed_k and paged:
         raise ValueError("page_table: given beside cu_seqlens_k, expected one of them")
@@ -134,6 +151,8 @@ def _check_qkv(q: View, k: View, v: View, extras: dict[str, View]) -> None:
         _same_device(one, name, q.device)
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"k: head dimension {k.shape[-1]}, but q has {q.shape[-1]}")
+    if v_order:
+        return _check_ordered_values(k, v, extras)
     words = (
         ("total", "heads") if packed_k else ("pages", "page size", "heads") if paged else ("batch", "seqlen", "heads")
     )
@@ -158,7 +177,8 @@ def check_vector(
 
 
 def _describe_scale(problem: Problem, name: str, one: View, keys: View, device: int) -> None:
-    """Scales [batch or page, row block, heads_kv]: their extent says whether a block is all rows, a row or 128 rows."""
+    """Scales [batch or page, row block, heads] of operands with the rows of `keys`: their extent says whether a
+    block is all rows, a row or 128 rows."""
     if len(keys.shape) == 3:
         raise NotImplementedError(f"{name}: beside packed k and v; scales of packed rows go through a Plan")
     lead, rows, heads, _ = keys.shape
@@ -176,6 +196,20 @@ def _describe_scale(problem: Problem, name: str, one: View, keys: View, device: 
     desc.dtype = _c.F32
     desc.stride[:] = (*scale_strides(one, name, (lead, blocks, heads)), 0)
     set_field(problem, name + "_rows", counts[blocks])
+
+
+def _describe_mean(problem: Problem, one: View, k: View, dim: int, paged: bool) -> None:
+    """v_mean [heads_kv, dim_v], or one of these a sequence (a row of a dense cache)."""
+    heads = k.shape[-2]
+    shapes = [(heads, dim)]
+    if not paged:
+        shapes.append((k.shape[0] if len(k.shape) == 4 else problem.batch, heads, dim))
+    strides = check_vector(one, "v_mean", tuple(shapes), problem.device)
+    if heads > 1 and strides[-2] != dim:
+        raise ValueError(f"v_mean: stride {strides[-2]} between heads, expected {dim}")
+    problem.flags |= _c.FLAG_V_MEAN
+    if len(strides) == 3:
+        problem.v_mean_stride = strides[0] if shapes[-1][0] > 1 else heads * dim
 
 
 def _maximum(value: int | None, name: str) -> int:
@@ -223,14 +257,26 @@ def _fill_sizes(problem: Problem, q: View, k: View, extras: dict[str, View], lon
     return batch
 
 
-def fill(q: View, k: View, v: View, chosen: tuple, extras: dict[str, View], longest: tuple = (None, None)) -> Problem:
+def fill(
+    q: View,
+    k: View,
+    v: View,
+    chosen: tuple,
+    extras: dict[str, View],
+    longest: tuple = (None, None),
+    v_order: int = 0,
+    out_dtype: int = 0,
+) -> Problem:
     """The forward problem of a call. `chosen` comes from options(), `extras` holds the given arrays of EXTRAS,
-    `longest` is (max_seqlen_q, max_seqlen_k) of packed or paged sequences. ValueError where arrays do not fit."""
+    `longest` is (max_seqlen_q, max_seqlen_k) of packed or paged sequences, `out_dtype` of o or 0: q's. ValueError where
+    arrays do not fit."""
     left, right, scale, softcap, return_lse, top_left, num_splits, sm_margin, deterministic = chosen
-    _check_qkv(q, k, v, extras)
+    _check_qkv(q, k, v, extras, v_order)
     problem = Problem()
     batch = _fill_sizes(problem, q, k, extras, longest)
-    set_field(problem, "head_dim_v", v.shape[-1])
+    dim_v = v.shape[-2] if v_order else v.shape[-1]
+    set_field(problem, "head_dim_v", dim_v)
+    set_field(problem, "v_order", v_order)
     set_field(problem, "left", left, "window")
     set_field(problem, "right", right, "window")
     set_field(problem, "num_splits", num_splits)
@@ -243,7 +289,7 @@ def fill(q: View, k: View, v: View, chosen: tuple, extras: dict[str, View], long
     problem.mask_alignment = _c.TOP_LEFT if top_left else _c.BOTTOM_RIGHT
     for name, one in (("q", q), ("k", k), ("v", v)):
         describe(problem, name, one)
-    problem.o.dtype = q.dtype
+    problem.o.dtype = out_dtype or (_c.BF16 if q.dtype == _c.E4M3 else q.dtype)
     problem.flags |= (_c.FLAG_LSE if return_lse else 0) | (_c.FLAG_DETERMINISTIC if deterministic else 0)
     heads_q = q.shape[-2]
     for name, flag in _FLAGS.items():
@@ -263,9 +309,11 @@ def fill(q: View, k: View, v: View, chosen: tuple, extras: dict[str, View], long
         problem.flags |= _c.FLAG_BIAS
         strides = broadcast_strides(bias, "bias", (batch, heads_q, problem.seqlen_q, problem.seqlen_k))
         problem.bias.dtype, problem.bias.align, problem.bias.stride[:] = bias.dtype, bias.align, strides
-    for name, keys in (("k_scale", k), ("v_scale", v)):
+    for name, rows in (("q_scale", q), ("k_scale", k), ("v_scale", k)):
         if name in extras:
-            _describe_scale(problem, name, extras[name], keys, q.device)
+            _describe_scale(problem, name, extras[name], rows, q.device)
+    if "v_mean" in extras:
+        _describe_mean(problem, extras["v_mean"], k, dim_v, "page_table" in extras)
     return problem
 
 

@@ -79,7 +79,14 @@ DTYPES = {
     (6, 8): _c.U8,
     (0, 32): INT32,
 }
-_CODES = {_c.F64: (2, 64), _c.F32: (2, 32), _c.F16: (2, 16), _c.BF16: (4, 16)}
+_CODES = {
+    _c.F64: (2, 64),
+    _c.F32: (2, 32),
+    _c.F16: (2, 16),
+    _c.BF16: (4, 16),
+    _c.E4M3: (10, 8),
+    _c.INT8: (0, 8),
+}
 
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = c_int, [py_object, c_char_p]

@@ -241,7 +241,8 @@ class Plan:
         [batch + 1], seqused_q seqused_k leftpad batch_idx [batch], page_table [batch, max_pages] int32, alibi_slopes
         [heads_q] or [batch, heads_q] float32, sinks [heads_q] float32, bias; backward: d_o d_lse dq dk dv d_bias
         d_sinks. Scales of int8 or e4m3 operands, k_scale v_scale [batch or page, row block, heads_kv] and q_scale
-        [batch, row block, heads_q], are float32; extent 1 where the problem's stride is 0; left out, they are 1.
+        [batch, row block, heads_q], are float32; extent 1 where the problem's stride is 0; left out, they are 1. v_mean
+        [heads_kv, dim_v] or [batch, heads_kv, dim_v] float32. v of v_order 1 as quantize(order=1) gives it.
 
         workspace  array of at least workspace_bytes bytes, 256-byte aligned; None: this thread's own (CPU only)
         stream     CUDA: a stream handle; None: the current stream of the first array's framework where it has one, as
@@ -344,13 +345,18 @@ def operand_specs(p: Problem) -> dict[str, tuple]:
     ) -> None:
         if wanted:
             strides = contiguous(shape)
-            if row_stride and len(shape) == 2 and shape[0] > 1:
-                strides = (row_stride, strides[1])
+            if row_stride and len(shape) > 1 and shape[0] > 1:
+                strides = (row_stride, *strides[1:])
             specs[name] = (shape, strides, dtype, written)
 
     tensor("q", lead_q, p.heads_q, p.head_dim_qk, False)
     tensor("k", lead_kv, p.heads_kv, p.head_dim_qk, False)
-    tensor("v", lead_kv, p.heads_kv, p.head_dim_v, False)
+    if p.v_order:
+        slots = (p.total_k + 15 * p.batch) // 16 * 16 if packed_kv else -(-lead_kv[1] // 16) * 16
+        shape = (*lead_kv[:-1], p.heads_kv, p.head_dim_v, slots)
+        specs["v"] = (shape, _strides(p.v, shape, True), p.v.dtype, False)
+    else:
+        tensor("v", lead_kv, p.heads_kv, p.head_dim_v, False)
     tensor("o", lead_q, p.heads_q, p.head_dim_v, not backward)
     lse_shape = (p.heads_q, p.total_q) if packed_q else (p.batch, p.heads_q, p.seqlen_q)
     lse_dtype = _c.F64 if p.q.dtype == _c.F64 else _c.F32
@@ -368,6 +374,10 @@ def operand_specs(p: Problem) -> dict[str, tuple]:
     slopes = (p.batch, p.heads_q) if p.alibi_stride else (p.heads_q,)
     plain("alibi_slopes", f & _c.FLAG_ALIBI, slopes, _c.F32, row_stride=p.alibi_stride)
     plain("sinks", f & _c.FLAG_SINKS, (p.heads_q,), _c.F32)
+    mean = (p.heads_kv, p.head_dim_v)
+    if p.v_mean_stride:
+        mean = (p.batch if packed_kv else batch_kv, *mean)
+    plain("v_mean", f & _c.FLAG_V_MEAN, mean, _c.F32, row_stride=p.v_mean_stride)
     square = (p.batch, p.heads_q, p.seqlen_q, p.seqlen_k)
     for name, flag, written in (("bias", _c.FLAG_BIAS, False), ("d_bias", _c.FLAG_D_BIAS, True)):
         if f & flag:

@@ -36,6 +36,8 @@ _DTYPES = {
     _c.F32: torch.float32,
     _c.F16: torch.float16,
     _c.BF16: torch.bfloat16,
+    _c.E4M3: torch.float8_e4m3fn,
+    _c.INT8: torch.int8,
     _c.U8: torch.uint8,
 }
 _STRIDED = torch.strided
@@ -271,8 +273,10 @@ def is_direct(*tensors: Tensor | None) -> bool:
     return True
 
 
-def takes(*arrays: Any) -> bool:
-    """Whether all of them are tensors, or None."""
+def takes(q: Any, *arrays: Any) -> bool:
+    """Whether all of them are tensors, or None, and q has gradients to give: float8 has none."""
+    if not isinstance(q, Tensor) or q.dtype is torch.float8_e4m3fn:
+        return False
     for x in arrays:
         if x is not None and not isinstance(x, Tensor):
             return False

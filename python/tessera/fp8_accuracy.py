@@ -1,0 +1,174 @@
+"""python -m tessera.fp8_accuracy: what float8 operands cost in accuracy, by the kernel that this machine chooses.
+
+    python -m tessera.fp8_accuracy --out F             on the CPU, NumPy with ml_dtypes
+    python -m tessera.fp8_accuracy --device cuda       the same inputs on a CUDA device, through PyTorch
+    python -m tessera.fp8_accuracy --kernel GLOB       on a row of one's choice
+
+Two tables. `outliers` is that of the FlashAttention-3 paper (arXiv:2407.08608, section 4.3): q, k, v of N(0, 1) + N(0,
+100) * Bernoulli(0.001), 100 the variance, d 128, N 4096; RMS error of o against float64 on the bfloat16 inputs, under
+scales for the tensor or for 128 rows of a head of q and k, with and without a rotation of q and k, beside bfloat16 and
+beside data without outliers. `bias` is v of N(0, 1) + 1 over N: sums of one sign, where an accumulator with few bits
+comes out too small; the mean of o - exact over its rows, with v's mean subtracted or left in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from . import Quantized, attention, plan, quantize, version
+
+DIM, HEADS, SEED = 128, 8, 20240711
+BIAS_QUERIES = 256  # of the sweep over N: enough rows for a mean, and keys are what it is about
+
+
+class Host:
+    """Arrays of NumPy on the CPU."""
+
+    name = platform.processor() or platform.machine()
+
+    def put(self, x: np.ndarray) -> Any:
+        return x
+
+    def get(self, x: Any) -> np.ndarray:
+        return np.asarray(x, np.float64)
+
+
+class Cuda:
+    """Tensors of PyTorch on a CUDA device."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.name = torch.cuda.get_device_name()
+
+    def put(self, x: np.ndarray) -> Any:
+        return self.torch.from_numpy(x.astype(np.float32)).cuda().to(self.torch.bfloat16)
+
+    def get(self, x: Any) -> np.ndarray:
+        return x.double().cpu().numpy()
+
+
+def outliers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.standard_normal(shape) + 10 * rng.standard_normal(shape) * (rng.random(shape) < 0.001)
+
+
+def exact(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Attention in float64, a head at a time."""
+    o = np.empty((*q.shape[:3], v.shape[3]))
+    for head in range(q.shape[2]):
+        scores = q[0, :, head] @ k[0, :, head].T / np.sqrt(q.shape[3])
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        o[0, :, head] = weights @ v[0, :, head] / weights.sum(axis=1, keepdims=True)
+    return o
+
+
+def errors(o: np.ndarray, right: np.ndarray) -> dict[str, float]:
+    difference = o - right
+    return {"rms_error": float(np.sqrt(np.mean(difference**2))), "mean_error": float(np.mean(difference))}
+
+
+def attend(place: Any, q: Quantized, k: Quantized, v: Quantized, order: int) -> tuple[np.ndarray, str]:
+    """o of float8 operands, and the kernel."""
+    arguments = dict(q_scale=q.scale, k_scale=k.scale, v_scale=v.scale, v_mean=v.mean, v_order=order)
+    arguments.update(out_dtype="float32")
+    kernel = plan(q.data, k.data, v.data, **arguments).kernel
+    return place.get(attention(q.data, k.data, v.data, **arguments)), kernel
+
+
+def outlier_rows(place: Any, order: int) -> list[dict[str, Any]]:
+    rows = []
+    for data, seqlen in (("outliers", 4096), ("normal", 4096)):
+        rng = np.random.default_rng(SEED)
+        shape = (1, seqlen, HEADS, DIM)
+        make = outliers if data == "outliers" else lambda rng, shape: rng.standard_normal(shape)
+        q, k, v = (make(rng, shape).astype(ml_dtypes.bfloat16) for _ in "qkv")
+        right = exact(*(x.astype(np.float64) for x in (q, k, v)))
+        q, k, v = (place.put(x) for x in (q, k, v))
+        about = {"data": data, "seqlen": seqlen, "rms_exact": float(np.sqrt(np.mean(right**2)))}
+        o = place.get(attention(q, k, v, out_dtype="float32"))
+        kernel = plan(q, k, v, out_dtype="float32").kernel
+        rows.append({**about, "dtype": "bf16", "kernel": kernel, **errors(o, right)})
+        for scales in ("tensor", "block"):
+            for rotate in (None, 1):
+                qq, kk = (quantize(x, scales=scales, rotate=rotate) for x in (q, k))
+                vv = quantize(v, scales="tensor" if scales == "tensor" else "head", order=order)
+                o, kernel = attend(place, qq, kk, vv, order)
+                about.update(dtype="e4m3", scales=scales, rotated=rotate is not None, v_order=order)
+                rows.append({**about, "kernel": kernel, **errors(o, right)})
+    return rows
+
+
+def bias_rows(place: Any, order: int, longest: int) -> list[dict[str, Any]]:
+    rows = []
+    for seqlen in (n for n in (1024, 4096, 16384) if n <= longest):
+        rng = np.random.default_rng(SEED + seqlen)
+        q = rng.standard_normal((1, BIAS_QUERIES, HEADS, DIM)).astype(ml_dtypes.bfloat16)
+        k = rng.standard_normal((1, seqlen, HEADS, DIM)).astype(ml_dtypes.bfloat16)
+        v = (rng.standard_normal((1, seqlen, HEADS, DIM)) + 1).astype(ml_dtypes.bfloat16)
+        right = exact(*(x.astype(np.float64) for x in (q, k, v)))
+        q, k, v = (place.put(x) for x in (q, k, v))
+        qq, kk = quantize(q), quantize(k)
+        for subtract_mean in (False, True):
+            vv = quantize(v, subtract_mean=subtract_mean, order=order)
+            o, kernel = attend(place, qq, kk, vv, order)
+            about = {"data": "bias", "seqlen": seqlen, "dtype": "e4m3", "scales": "head", "v_order": order}
+            rms = float(np.sqrt(np.mean(right**2)))
+            rows.append({**about, "v_mean": subtract_mean, "rms_exact": rms, "kernel": kernel, **errors(o, right)})
+    return rows
+
+
+def describe(place: Any) -> dict[str, Any]:
+    root = Path(__file__).resolve().parents[2]
+    told = subprocess.run(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    return {
+        "device": place.name,
+        "host": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}",
+        "versions": {"tessera": version(), "numpy": np.__version__, "python": platform.python_version()},
+        "commit": os.environ.get("TESSERA_COMMIT") or told.stdout.strip(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    words = [row["data"], f"N{row['seqlen']}", row["dtype"]]
+    if row["dtype"] == "e4m3":
+        words += [f"scales={row['scales']}", *(["rotated"] if row.get("rotated") else [])]
+        words += ["v-mean"] if row.get("v_mean") else []
+    return f"{' '.join(words):44s} rms {row['rms_error']:.3e}  mean {row['mean_error']:+.2e}  {row['kernel']}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tessera.fp8_accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--kernel", metavar="GLOB", help="pins the row")
+    parser.add_argument("--order", type=int, choices=(0, 1), default=0, help="v as rows, or as v_order 1")
+    parser.add_argument("--longest", type=int, default=16384, help="N of the sweep, at most")
+    parser.add_argument("--out", help="result file")
+    options = parser.parse_args(arguments)
+    if options.kernel:
+        os.environ["TESSERA_KERNEL"] = options.kernel
+    place = Cuda() if options.device == "cuda" else Host()
+    rows = outlier_rows(place, options.order) + bias_rows(place, options.order, options.longest)
+    for row in rows:
+        print(line(row))
+    if options.out:
+        Path(options.out).write_text(json.dumps({**describe(place), "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
