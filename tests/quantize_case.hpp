@@ -196,6 +196,7 @@ class QuantizeCase {
             if (at == 1) continue;
             if (at == 2) {
               ASSERT_EQ(y.get(a, h, c, i), 0.0) << "slot " << i;
+              ASSERT_FALSE(std::signbit(y.get(a, h, c, i))) << "slot " << i;
             } else {
               ASSERT_TRUE(args.order == 1 ? y.untouched(a, h, c, i) : y.untouched(a, i, h, c)) << "row or slot " << i;
             }

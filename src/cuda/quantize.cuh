@@ -134,8 +134,11 @@ class QuantizeTile {
                                p_.x_aligned);
       }
 #pragma unroll
-      for (int i = 0; i < kQuadRows; ++i)
-        units[i] = transform_unit(p_, units[i], quad_row(quad, i) < count_ ? mean : nullptr, first, channels, negated);
+      for (int i = 0; i < kQuadRows; ++i) {
+        const bool inside = quad_row(quad, i) < count_;
+        units[i] = transform_unit(p_, units[i], inside ? mean : nullptr, first, channels, negated);
+        if (!inside) units[i] = Unit{};  // a rotation made it -0
+      }
       f(quad, first, channels, units);
     }
   }
