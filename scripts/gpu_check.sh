@@ -10,7 +10,8 @@
 # "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
 # "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that),
 # "decode" (few queries over long caches), "append" (new rows into caches), "serving" (tessera_serve, whose tokens must
-# be those of its reference), and "training" (examples/train_gpt2.py, 100 s)
+# be those of its reference), "training" (examples/train_gpt2.py, 100 s), and "quantize" (its tests, GB/s beside a
+# copy, what float8 costs in accuracy)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -102,6 +103,14 @@ bench() {
 if [[ $parts == *bench* ]]; then
   bench forward 200 --suite forward --peers flash,cudnn,fa3,fa4,textbook
   python3 -m tessera.bench --draw "$output/forward.json" "$output/forward.png"
+fi
+if [[ $parts == *quantize* ]]; then
+  start quantize 120 "$tests" '--gtest_filter=GpuQuantize*:GpuBugFp8*'
+  start quantize_rate 60 python3 -m tessera._bench_quantize "$output/quantize.json"
+  finish quantize quantize_rate
+  start fp8_accuracy 240 python3 -m tessera.fp8_accuracy --device cuda --out "$output/fp8-accuracy.json"
+  finish fp8_accuracy
+  cat "$output/quantize_rate.log" "$output/fp8_accuracy.log"
 fi
 if [[ $parts == *special* ]]; then bench special 120 --suite special; fi
 if [[ $parts == *gradients* ]]; then

@@ -250,10 +250,11 @@ typedef struct tessera_append_args {
  * mean        float32 [batch, heads, head_dim], contiguous; NULL unless subtract_mean is 1. Of v: v_mean of attention
  *             with v_mean_stride = heads * head_dim
  *
- * Rows behind the last sequence and slots that belong to none are not touched. `device` is where everything lies: -1
- * the CPU, where results are bitwise the same for any number of threads; else a CUDA device, one to five launches that
- * may be captured, where y and scales have the CPU's bits if the means have; those are summed in float64 in another
- * order. There a sequence whose cu_seqlens are out of range is left out, and what overlaps y must not be an input. */
+ * Rows behind the last sequence and slots that belong to none are not touched; x and y do not overlap. `device` is
+ * where everything lies: -1 the CPU, where results are bitwise the same for any number of threads; else a CUDA device,
+ * where y and scales have the CPU's bits if the means have, which are summed in float64 in another order. It takes one
+ * to five launches, and the first of a process loads the kernels: make it before a graph is captured. A sequence whose
+ * cu_seqlens are out of range is left out there. */
 typedef struct tessera_quantize_args {
   size_t size;
   int64_t batch, seqlen, total;

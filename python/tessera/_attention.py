@@ -123,9 +123,7 @@ def attention(
         return torch.attention(q, k, v, chosen, alibi_slopes, sinks, bias, k_scale, v_scale)
     scales = dict(q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, v_mean=v_mean)
     others = dict(alibi_slopes=alibi_slopes, sinks=sinks, bias=bias, **scales)
-    plan, q, k, v, extras = _prepare(
-        q, k, v, causal, window, scale, softcap, return_lse, v_order, out_dtype, **others
-    )
+    plan, q, k, v, extras = _prepare(q, k, v, causal, window, scale, softcap, return_lse, v_order, out_dtype, **others)
     batch, seqlen_q, heads_q, _ = q.shape
     kind = q.kind
     tensors = _c.Tensors()

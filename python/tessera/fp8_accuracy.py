@@ -23,7 +23,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from . import Quantized, attention, plan, quantize, version
@@ -35,10 +34,16 @@ BIAS_QUERIES = 256  # of the sweep over N: enough rows for a mean, and keys are 
 class Host:
     """Arrays of NumPy on the CPU."""
 
-    name = platform.processor() or platform.machine()
+    def __init__(self) -> None:
+        import ml_dtypes
+
+        self.bfloat16 = ml_dtypes.bfloat16
+        lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+        models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        self.name = models[0] if models else platform.machine()
 
     def put(self, x: np.ndarray) -> Any:
-        return x
+        return x.astype(self.bfloat16)
 
     def get(self, x: Any) -> np.ndarray:
         return np.asarray(x, np.float64)
@@ -54,10 +59,16 @@ class Cuda:
         self.name = torch.cuda.get_device_name()
 
     def put(self, x: np.ndarray) -> Any:
-        return self.torch.from_numpy(x.astype(np.float32)).cuda().to(self.torch.bfloat16)
+        return self.torch.from_numpy(x).cuda().to(self.torch.bfloat16)
 
     def get(self, x: Any) -> np.ndarray:
         return x.double().cpu().numpy()
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """Finite numbers rounded to bfloat16, as float32."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def outliers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -93,7 +104,7 @@ def outlier_rows(place: Any, order: int) -> list[dict[str, Any]]:
         rng = np.random.default_rng(SEED)
         shape = (1, seqlen, HEADS, DIM)
         make = outliers if data == "outliers" else lambda rng, shape: rng.standard_normal(shape)
-        q, k, v = (make(rng, shape).astype(ml_dtypes.bfloat16) for _ in "qkv")
+        q, k, v = (bfloat16(make(rng, shape)) for _ in "qkv")
         right = exact(*(x.astype(np.float64) for x in (q, k, v)))
         q, k, v = (place.put(x) for x in (q, k, v))
         about = {"data": data, "seqlen": seqlen, "rms_exact": float(np.sqrt(np.mean(right**2)))}
@@ -114,9 +125,9 @@ def bias_rows(place: Any, order: int, longest: int) -> list[dict[str, Any]]:
     rows = []
     for seqlen in (n for n in (1024, 4096, 16384) if n <= longest):
         rng = np.random.default_rng(SEED + seqlen)
-        q = rng.standard_normal((1, BIAS_QUERIES, HEADS, DIM)).astype(ml_dtypes.bfloat16)
-        k = rng.standard_normal((1, seqlen, HEADS, DIM)).astype(ml_dtypes.bfloat16)
-        v = (rng.standard_normal((1, seqlen, HEADS, DIM)) + 1).astype(ml_dtypes.bfloat16)
+        q = bfloat16(rng.standard_normal((1, BIAS_QUERIES, HEADS, DIM)))
+        k = bfloat16(rng.standard_normal((1, seqlen, HEADS, DIM)))
+        v = bfloat16(rng.standard_normal((1, seqlen, HEADS, DIM)) + 1)
         right = exact(*(x.astype(np.float64) for x in (q, k, v)))
         q, k, v = (place.put(x) for x in (q, k, v))
         qq, kk = quantize(q), quantize(k)

@@ -61,7 +61,11 @@ def test_order_mean_and_rotation_say_what_they_are(rng):
     assert np.abs(_values(plain, x.shape) - x.astype(np.float64)).max() < 0.2
     q, k = (rng.standard_normal((1, 30, 1, 64)).astype(np.float32) for _ in "qk")
     products = [
-        np.einsum("ic,jc->ij", _values(tessera.quantize(q, rotate=a), q.shape)[0, :, 0], _values(tessera.quantize(k, rotate=b), k.shape)[0, :, 0])
+        np.einsum(
+            "ic,jc->ij",
+            _values(tessera.quantize(q, rotate=a), q.shape)[0, :, 0],
+            _values(tessera.quantize(k, rotate=b), k.shape)[0, :, 0],
+        )
         for a, b in ((5, 5), (5, 6))
     ]
     exact = q[0, :, 0].astype(np.float64) @ k[0, :, 0].astype(np.float64).T
@@ -137,3 +141,21 @@ def test_errors_name_the_argument(rng):
         tessera.attention(made.data, made.data, made.data, v_mean=np.zeros((3, 16), np.float32))
     with pytest.raises(ValueError, match="out_dtype"):
         tessera.attention(x, x, x, out_dtype="float64")
+
+
+def test_torch_tensors(rng):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.from_numpy(rng.standard_normal((BATCH, SEQLEN, HEADS, DIM)).astype(np.float32)).to(torch.bfloat16)
+    made = tessera.quantize(x, subtract_mean=True, order=1)
+    assert made.data.dtype is torch.float8_e4m3fn and made.data.shape == (BATCH, HEADS, DIM, 160)
+    assert made.scale.dtype is torch.float32 and made.mean.shape == (BATCH, HEADS, DIM)
+    same = tessera.quantize(x.float().numpy().astype(ml_dtypes.bfloat16), subtract_mean=True, order=1)
+    assert np.array_equal(made.data.view(torch.uint8).numpy(), same.data.view(np.uint8))
+    qq, kk = tessera.quantize(x, rotate=2), tessera.quantize(x, rotate=2)
+    scales = dict(q_scale=qq.scale, k_scale=kk.scale, v_scale=made.scale, v_mean=made.mean)
+    o, lse = tessera.attention(qq.data, kk.data, made.data, v_order=1, return_lse=True, causal=True, **scales)
+    assert o.dtype is torch.bfloat16 and lse.dtype is torch.float32
+    near = tessera.attention(x.float(), x.float(), x.float(), causal=True)
+    assert (o.float() - near).square().mean().sqrt() < 0.05
+    plain = tessera.attention(qq.data, kk.data, tessera.quantize(x).data)  # without scales: cast alone
+    assert plain.dtype is torch.bfloat16 and plain.isfinite().all()

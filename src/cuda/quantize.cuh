@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_largest_kernel(cons
 
 // y, under scales that lie there or, where kOwn, that the block finds.
 template <bool kOwn>
-__global__ void __launch_bounds__(kQuantizeThreads) quantize_store_kernel(const __grid_constant__ QuantizeParams p) {
+__global__ void __launch_bounds__(kQuantizeThreads, 2) quantize_store_kernel(const __grid_constant__ QuantizeParams p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ uint32_t largest[kQuantizeRows];
   __shared__ float inverse[kQuantizeRows];
