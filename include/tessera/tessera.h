@@ -250,11 +250,10 @@ typedef struct tessera_append_args {
  * mean        float32 [batch, heads, head_dim], contiguous; NULL unless subtract_mean is 1. Of v: v_mean of attention
  *             with v_mean_stride = heads * head_dim
  *
- * Rows behind the last sequence and slots that belong to none are not touched; x and y do not overlap. `device` is
- * where everything lies: -1 the CPU, where results are bitwise the same for any number of threads; else a CUDA device,
- * where y and scales have the CPU's bits if the means have, which are summed in float64 in another order. It takes one
- * to five launches, and the first of a process loads the kernels: make it before a graph is captured. A sequence whose
- * cu_seqlens are out of range is left out there. */
+ * Rows behind the last sequence and slots of none are not touched; x and y do not overlap. `device`: -1 the CPU, where
+ * results are bitwise the same for any number of threads; else a CUDA device, one to five launches, where y and scales
+ * have the CPU's bits if the means have, which are summed in float64 in another order. A process's first call loads the
+ * kernels: make it before a graph is captured. There a sequence whose cu_seqlens are out of range is left out. */
 typedef struct tessera_quantize_args {
   size_t size;
   int64_t batch, seqlen, total;

@@ -358,6 +358,51 @@ inline Status append(const tessera_problem& problem, const Tensors& tensors, con
   return status;
 }
 
+// q, k or v to e4m3 or int8 with scales; see tessera_quantize_args.
+struct QuantizeArgs {
+  int64_t batch = 0, seqlen = 0, total = 0;
+  uint64_t seed = 0;
+  int32_t heads = 0, head_dim = 0, device = -1, layout = TESSERA_DENSE, scale_rows = 0, order = 0;
+  bool hadamard = false, subtract_mean = false;
+  tessera_desc x{}, y{}, scale{};
+  const void* x_data = nullptr;
+  const int32_t* cu_seqlens = nullptr;
+  void* y_data = nullptr;
+  float *scale_data = nullptr, *mean = nullptr;
+
+  tessera_quantize_args raw() const noexcept {
+    return {sizeof(tessera_quantize_args),
+            batch,
+            seqlen,
+            total,
+            seed,
+            heads,
+            head_dim,
+            device,
+            layout,
+            scale_rows,
+            order,
+            hadamard ? 1 : 0,
+            subtract_mean ? 1 : 0,
+            x,
+            y,
+            scale,
+            x_data,
+            cu_seqlens,
+            y_data,
+            scale_data,
+            mean};
+  }
+};
+// INVALID_ARGUMENT, UNSUPPORTED or NO_DEVICE; then nothing was written.
+inline Status quantize(const QuantizeArgs& args, const Exec& exec = {}) noexcept {
+  Status status;
+  const tessera_quantize_args raw_args = args.raw();
+  const tessera_exec raw_exec = exec.raw();
+  tessera_quantize(&raw_args, &raw_exec, status.raw());
+  return status;
+}
+
 // What this machine has and which kernels it can run, in words or as JSON.
 inline std::string devices(bool json = false) noexcept {
   return detail::read_text([&](char* text, size_t capacity) { return tessera_devices(json ? 1 : 0, text, capacity); });

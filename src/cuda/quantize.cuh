@@ -177,6 +177,7 @@ class QuantizeTile {
     char* y = static_cast<char*>(p_.y) + head_ * p_.y_stride.head;
     if (p_.cu_seqlens == nullptr) y += batch_ * p_.y_stride.batch;
     for_each_quad([&](int quad, int first, int channels, const Unit(&units)[kQuadRows]) {
+      if (channels == 0) return;
       float by[kQuadRows];
 #pragma unroll
       for (int i = 0; i < kQuadRows; ++i) by[i] = inverse[p_.scale_rows == 1 ? quad_row(quad, i) : 0];
@@ -192,7 +193,7 @@ class QuantizeTile {
 #pragma unroll
       for (int i = 0; i < kQuadRows; ++i) {
         const int row = quad_row(quad, i);
-        if (channels == 0 || row >= count_) continue;
+        if (row >= count_) continue;
         const Unit& u = units[i];
         const uint32_t low = to_bytes(p_, u.x[0] * by[i], u.x[1] * by[i], u.x[2] * by[i], u.x[3] * by[i]),
                        high = to_bytes(p_, u.x[4] * by[i], u.x[5] * by[i], u.x[6] * by[i], u.x[7] * by[i]);

@@ -1,5 +1,5 @@
 // A C++20 program over tessera.hpp: one query over three keys whose weights are known in closed form, a refusal, and
-// the same keys appended to a cache.
+// the same keys appended to a cache, four numbers as e4m3.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -31,6 +31,21 @@ static bool append_and_attend() {
   return alone.ok() && written && attended.ok() && std::abs(o - 7.0f) < 1e-5f;
 }
 
+// 448, -224, 1 and 0 under the scale that makes the largest 448.
+static bool quantize_four() {
+  const float x[] = {448.0f, -224.0f, 1.0f, 0.0f};
+  unsigned char y[4] = {};
+  float scale = 0.0f;
+  tessera::QuantizeArgs args;
+  args.batch = args.seqlen = 1, args.heads = 1, args.head_dim = 4;
+  args.x.dtype = TESSERA_F32, args.x.align = sizeof(float), args.y.align = 1;
+  args.x_data = x, args.y_data = y, args.scale_data = &scale;
+  const tessera::Status done = tessera::quantize(args);
+  std::printf("quantised: %s%02x %02x %02x %02x, scale %g\n", done.message(), y[0], y[1], y[2], y[3],
+              static_cast<double>(scale));
+  return done.ok() && y[0] == 0x7e && y[1] == 0xf6 && y[2] == 0x38 && y[3] == 0 && scale == 1.0f;
+}
+
 int main() {
   // Scores ln 1, ln 2, ln 3 (scale 1), values 6, 0, 12: o = (1 * 6 + 2 * 0 + 3 * 12) / 6 = 7, lse = ln 6.
   const float q[] = {1.0f}, k[] = {0.0f, std::log(2.0f), std::log(3.0f)}, v[] = {6.0f, 0.0f, 12.0f};
@@ -54,5 +69,5 @@ int main() {
   std::printf("refused: %s\n", refused.status().message());
   const bool refusal_told = !refused && refused.status().code() == TESSERA_UNSUPPORTED && code == TESSERA_UNSUPPORTED;
   const bool right = std::abs(o - 7.0f) < 1e-5f && std::abs(lse - std::log(6.0f)) < 1e-5f;
-  return right && refusal_told && !reasons.empty() && append_and_attend() ? 0 : 1;
+  return right && refusal_told && !reasons.empty() && append_and_attend() && quantize_four() ? 0 : 1;
 }
