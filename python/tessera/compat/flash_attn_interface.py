@@ -33,14 +33,11 @@ def _refuse(qv: Any, descales: tuple[Any, Any, Any], attention_chunk: int) -> No
     common.refuse(
         qv=(qv is not None, "these kernels take no second part of q"),
         attention_chunk=(attention_chunk != 0, f"{attention_chunk}, and these kernels know bands only; expected 0"),
-        q_descale=(descales[0] is not None, "e4m3 operands are not taken yet"),
-        k_descale=(
-            descales[1] is not None,
-            "e4m3 operands are not taken yet; int8 keys: tessera.attention(k_scale=...)",
-        ),
+        q_descale=(descales[0] is not None, "not taken here; tessera.attention(q_scale=...) takes e4m3 queries"),
+        k_descale=(descales[1] is not None, "not taken here; tessera.attention(k_scale=...) takes e4m3 and int8 keys"),
         v_descale=(
             descales[2] is not None,
-            "e4m3 operands are not taken yet; int8 values: tessera.attention(v_scale=...)",
+            "not taken here; tessera.attention(v_scale=...) takes e4m3 and int8 values",
         ),
     )
 
