@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/common.sh
+[ $# -eq 0 ] || [ "$*" = --self-test ] || fail "docs.sh: $*, expected nothing or --self-test"
 need_packages python3=python3 python3-venv=py:ensurepip git=git
 
 environment=build/venv-docs

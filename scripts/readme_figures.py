@@ -367,6 +367,9 @@ def self_test():
 
 
 def main():
+    if sys.argv[1:] not in ([], ["--check"], ["--self-test"]):
+        print(__doc__)
+        return 2
     check = sys.argv[1:] == ["--check"]
     if (check or sys.argv[1:] == ["--self-test"]) and self_test():
         return 1

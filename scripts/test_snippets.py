@@ -152,6 +152,9 @@ def self_test(build):
 
 
 def main():
+    if len(sys.argv) != 2 or not pathlib.Path(sys.argv[1], "libtessera.so").is_file():
+        print(f"{__doc__}\nexpected a build folder with libtessera.so")
+        return 2
     build = pathlib.Path(sys.argv[1]).resolve()
     self_test(build)
     failed = count = 0
