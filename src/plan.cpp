@@ -61,13 +61,16 @@ int fail_unsupported(const Problem& problem, const DeviceInfo& device, KernelLis
                      tessera_status* status) {
   struct Collected {
     std::string text;
-    int rows = 0;
+    int rows = 0, excluded = 0;
   } collected;
   visit_rows(
       problem, device, extra,
       [](const RowAnswer& answer, void* context) {
-        if (answer.pin_excludes) return;
         auto* c = static_cast<Collected*>(context);
+        if (answer.pin_excludes) {
+          ++c->excluded;
+          return;
+        }
         c->text.append(c->rows++ == 0 ? "" : "; ")
             .append(answer.entry->name)
             .append(": ")
@@ -76,7 +79,7 @@ int fail_unsupported(const Problem& problem, const DeviceInfo& device, KernelLis
       &collected);
   if (collected.rows > 0)
     return fail(status, TESSERA_UNSUPPORTED, "no kernel takes this problem: %s", collected.text.c_str());
-  if (pin[0] != '\0')
+  if (collected.excluded > 0)
     return fail(status, TESSERA_UNSUPPORTED, "no kernel is named \"%s\" on %s", pin,
                 device.is_cpu ? "the CPU" : "CUDA");
   return fail(status, TESSERA_UNSUPPORTED, "this build has no kernel for %s", device.is_cpu ? "the CPU" : "CUDA");
