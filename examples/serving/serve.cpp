@@ -113,7 +113,9 @@ nlohmann::json read_json(const std::string& path) {
 
 // Request n asks for the beginning that the reference's entry n, counted around, is about.
 std::vector<Request> make_requests(const Options& options) {
-  const nlohmann::json reference = read_json(options.data + "/reference.json");
+  const std::string path = options.data + "/reference.json";
+  const nlohmann::json reference = read_json(path);
+  if (!reference.is_array() || reference.empty()) throw std::runtime_error(path + ": expected a list of requests");
   std::vector<Request> requests;
   for (int64_t n = 0; n < options.requests; ++n) {
     const nlohmann::json& entry = reference.at(static_cast<size_t>(n) % reference.size());
