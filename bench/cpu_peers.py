@@ -23,19 +23,16 @@ from __future__ import annotations
 import argparse
 import ctypes
 import datetime
-import hashlib
 import json
 import os
 import platform
 import random
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, Callable
 
-ROOT = Path(__file__).resolve().parents[1]
 CACHE_BYTES = 1 << 30  # that successive decode calls read before one comes again
 LARGEST_SCORES = 3 << 30  # bytes of S and P beyond which a method that stores them is left out
 PAUSE_SECONDS = 0.02
@@ -311,33 +308,6 @@ def measure(text: str, options: argparse.Namespace, library: onednn_graph.Librar
     }
 
 
-def cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def sources_sha256() -> str | None:
-    """As cli/build_info.cmake: of the lines "sha256  path" of the CPU kernels' sources, sorted by path."""
-    paths = [p for p in (ROOT / "src" / "cpu").rglob("*") if p.is_file()]
-    paths += [p for p in (ROOT / "src" / name for name in ("semantics.hpp", "score.hpp", "sequence.hpp")) if p.exists()]
-    lines = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(ROOT).as_posix()}\n" for p in paths]
-    lines.sort(key=lambda line: line[66:])
-    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
-
-
-def commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
 def describe(library: onednn_graph.Library | str, threads: int) -> dict[str, Any]:
     found = not isinstance(library, str)
     return {
@@ -354,8 +324,8 @@ def describe(library: onednn_graph.Library | str, threads: int) -> dict[str, Any
             "python": platform.python_version(),
         },
         "threads": threads,
-        "commit": os.environ.get("TESSERA_COMMIT") or commit(),
-        "kernel_sources_sha256": sources_sha256(),
+        "commit": commit(),
+        "kernel_sources_sha256": sources_sha256("cpu"),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
@@ -430,6 +400,7 @@ import cpu_gradients  # noqa: E402
 import onednn_graph  # noqa: E402
 import tessera  # noqa: E402
 from tessera import _c  # noqa: E402
+from tessera._bench_host import commit, cpu_name, sources_sha256  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

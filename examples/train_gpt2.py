@@ -22,12 +22,9 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
-import datetime
 import gc
 import json
-import os
 import pathlib
-import platform
 import statistics
 import sys
 import time
@@ -39,6 +36,7 @@ import gpt2_report as report  # noqa: E402
 import torch  # noqa: E402
 
 import tessera  # noqa: E402
+from tessera import bench  # noqa: E402
 
 WARM_UP = 3
 PARTS = ("curves", "steps")
@@ -60,7 +58,7 @@ class Session:
         self.dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[options.dtype]
         self.size = models.SIZES[options.size]
         self.text, text_told = models.standard_library()
-        self.results = {**describe(self.device), "model": self.model_told(), "text": text_told, "rows": []}
+        self.results = {**bench.describe(self.device), "model": self.model_told(), "text": text_told, "rows": []}
         self.results.update(curves={}, gradients={}, checks=[], kernels={}, refused={}, left_out=[], part_seconds={})
         longest = max(options.context, *options.contexts)
         self.model = models.Gpt2(self.size, longest, options.seed)  # stays as it is, on the CPU
@@ -118,23 +116,6 @@ class Session:
 
 def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def describe(device):
-    """The head of a result file, as python -m tessera.bench writes it."""
-    if device == "cuda":
-        from tessera import bench
-
-        return bench.describe()
-    versions = {"tessera": tessera.version(), "torch": torch.__version__, "python": platform.python_version()}
-    now = datetime.datetime.now(datetime.timezone.utc)
-    return {
-        "device": "cpu",
-        "host": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}",
-        "versions": versions,
-        "commit": os.environ.get("TESSERA_COMMIT", ""),
-        "date": now.strftime("%Y-%m-%d"),
-    }
 
 
 def train_curves(session):

@@ -28,14 +28,9 @@ and runs on the CPU where there is no CUDA device.
 from __future__ import annotations
 
 import argparse
-import datetime
-import hashlib
 import json
-import os
-import platform
 import random
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -49,8 +44,9 @@ from . import _bench_decode as decode
 from . import _bench_peers as peers
 from . import _bench_recompute as recompute
 from . import _bench_story as story
-from . import Problem, version
+from . import Problem
 from ._bench_case import Baselines, Case, Runner
+from ._bench_host import describe
 from ._bench_report import draw, short_table, summary, table_head, table_line
 
 FLUSH_BYTES = 256 << 20  # several times the L2 cache of any device
@@ -348,58 +344,6 @@ def outlier_errors(options: argparse.Namespace) -> dict[str, float]:
     errors = {f"{one.name} {one.variant}".strip(): one.rms for one in candidates if one.rms is not None}
     print(f"RMS error on outliers, {case.problem}: " + ", ".join(f"{name} {rms:.3g}" for name, rms in errors.items()))
     return errors
-
-
-def sources_sha256(device: str) -> str | None:
-    """The hash of a device's kernels, "cuda" or "cpu", as cli/build_info.cmake prints it, from the tree that holds this
-    package."""
-    root = Path(__file__).resolve().parents[2]
-    shared = ("src/semantics.hpp", "src/sequence.hpp")
-    files = [path for path in (root / "src" / device).rglob("*") if path.is_file()]
-    if not files:
-        return None
-    files += [root / name for name in shared if (root / name).is_file()]
-    paths = sorted(path.relative_to(root).as_posix() for path in files)
-    lines = "".join(f"{hashlib.sha256((root / path).read_bytes()).hexdigest()}  {path}\n" for path in paths)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def smi(query: str) -> str:
-    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return ""
-
-
-def cpu_name() -> str:
-    """As the system calls it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def describe() -> dict[str, Any]:
-    cuda = torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if cuda else cpu_name(),
-        "host": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}",
-        "driver": smi("driver_version"),
-        "clocks": smi("clocks.max.sm,clocks.max.mem,power.limit"),
-        "versions": {
-            "tessera": version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-            "python": platform.python_version(),
-            **peers.versions(),
-        },
-        "commit": os.environ.get("TESSERA_COMMIT", ""),
-        "kernel_sources_sha256": sources_sha256("cuda" if cuda else "cpu"),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-    }
 
 
 def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
