@@ -12,9 +12,18 @@ import subprocess
 import sys
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "supported.md"
-DEVICES = {"h200": "H200, H100", "b200": "B200", "a100": "A100", "rtx4090": "RTX 4090"}
-HEAD_DIMS = "d8|d16|d32|d64|d72|d80|d96|d100|d112|d128|d160|d192 dv128|d192|d256|d320|d512|d576 dv512".split("|")
-SCORES = "|causal|causal topleft|window=1024,0|scale=0|causal softcap=30|causal alibi|causal sinks|bias|mask".split("|")
+# Devices of a column, which all must have the same cells.
+COLUMNS = (("h200", "h100"), ("b200",), ("a100",), ("rtx4090",))
+NAMES = {"h200": "H200", "h100": "H100", "b200": "B200", "a100": "A100", "rtx4090": "RTX 4090"}
+
+
+def listed(*lines):
+    """What stands between bars; nothing before the first is a problem as it is."""
+    return "|".join(lines).split("|")
+
+
+HEAD_DIMS = listed("d8|d16|d32|d64|d72|d80|d96|d100|d112|d128|d160|d192 dv128|d192|d256|d320|d512|d576 dv512")
+SCORES = listed("|causal|causal topleft|window=1024,0|scale=0|causal softcap=30|causal alibi|causal sinks|bias|mask")
 # Title, the problem, and what is changed in it: `new for old`, or words that are added. A problem without a head size
 # gets one.
 TABLES = [
@@ -23,28 +32,30 @@ TABLES = [
         "Forward: masks, scores, layouts, types",
         "fwd bf16 b2 hq32 hkv8 sq4096 d128",
         SCORES
-        + "packed causal|paged=16 causal|paged=1 causal|leftpad causal|lens=longtail causal|layout=bhsd|splits=4".split(
-            "|"
-        )
-        + "batch-invariant|sm_margin=8|o=f32|f16 for bf16|f32 for bf16|f64 for bf16|e4m3 for bf16".split("|"),
+        + listed(
+            "packed causal|paged=16 causal|paged=1 causal|leftpad causal|lens=longtail causal|layout=bhsd|splits=4",
+            "batch-invariant|sm_margin=8|o=f32|f16 for bf16|f32 for bf16|f64 for bf16|e4m3 for bf16",
+        ),
     ),
     ("Decode: head sizes", "fwd bf16 b8 hq32 hkv8 sq1 sk8192", HEAD_DIMS + ["kv=e4m3 d72", "kv=e4m3 d80"]),
     (
         "Decode: caches, scores, queries",
         "fwd bf16 b8 hq32 hkv8 sq1 sk8192 d128",
-        "|causal softcap=30|causal alibi|causal sinks|paged=16|paged=1|lens=longtail|kv=int8|kv=e4m3".split("|")
-        + "paged=16 kv=e4m3|splits=1|batch-invariant|causal sq4 for sq1|causal sq16 for sq1|causal sq17 for sq1".split(
-            "|"
-        )
-        + "causal sq64 for sq1|kv=e4m3 sq64 for sq1".split("|"),
+        listed(
+            "|causal softcap=30|causal alibi|causal sinks|paged=16|paged=1|lens=longtail|kv=int8|kv=e4m3",
+            "paged=16 kv=e4m3|splits=1|batch-invariant|causal sq4 for sq1|causal sq16 for sq1|causal sq17 for sq1",
+            "causal sq64 for sq1|kv=e4m3 sq64 for sq1",
+        ),
     ),
     ("Backward: head sizes", "bwd bf16 b2 hq32 hkv8 sq4096 causal", HEAD_DIMS),
     (
         "Backward: masks, scores, layouts, types",
         "bwd bf16 b2 hq32 hkv8 sq4096 d128",
         SCORES
-        + "bias dbias|causal dlse|packed causal|lens=longtail causal|causal deterministic|paged=16".split("|")
-        + "f16 for bf16|f32 for bf16".split("|"),
+        + listed(
+            "bias dbias|causal dlse|packed causal|lens=longtail causal|causal deterministic|paged=16",
+            "f16 for bf16|f32 for bf16",
+        ),
     ),
 ]
 HEAD = """# Which shapes run on which GPU?
@@ -95,16 +106,23 @@ class Planner:
             sys.exit(f"{problem} on {device}: {done.stderr}")
         return f"({self.reasons.setdefault(reason, len(self.reasons) + 1)})"
 
+    def column(self, problem, devices):
+        """The cell that all devices of a column share."""
+        cells = {self.cell(problem, device) for device in devices}
+        if len(cells) > 1:
+            sys.exit(f"{problem}: {', '.join(devices)} differ, expected one cell: {', '.join(sorted(cells))}")
+        return cells.pop()
+
     def table(self, base, changes):
         groups = {}
         for change in changes:
             problem, words = problem_of(base, change)
-            groups.setdefault(tuple(self.cell(problem, device) for device in DEVICES), []).append(words)
+            groups.setdefault(tuple(self.column(problem, devices) for devices in COLUMNS), []).append(words)
         lines = [
             f"`{base}` with:",
             "",
-            "| | " + " | ".join(DEVICES.values()) + " |",
-            "| --- " * (1 + len(DEVICES)) + "|",
+            "| | " + " | ".join(", ".join(NAMES[one] for one in devices) for devices in COLUMNS) + " |",
+            "| --- " * (1 + len(COLUMNS)) + "|",
         ]
         lines += [f"| {', '.join(words)} | {' | '.join(cells)} |" for cells, words in groups.items()]
         return "\n".join(lines) + "\n"
