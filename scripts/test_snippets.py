@@ -147,8 +147,9 @@ def self_test(build):
             found = run_block(language, code, None, build, pathlib.Path(scratch))
             if bool(found) != ((language, code) in wrong):
                 sys.exit(f"self-test: {code!r} gave {found}")
-    if not run_block("cpp", "int nowhere;\n", "from scripts/test_snippets.sh", build, ROOT):
-        sys.exit("self-test: a block from no file was found there")
+    for file in ("scripts/test_snippets.py", "scripts/absent.py"):
+        if not run_block("cpp", "int nowhere;\n", f"from {file}", build, ROOT):
+            sys.exit(f"self-test: a block that is not in {file} was found there")
 
 
 def main():
