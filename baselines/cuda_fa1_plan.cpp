@@ -37,7 +37,7 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
   if (const Refusal refusal = cuda::refuse_operands(p, TESSERA_FORWARD)) return refusal;
   if (const Refusal refusal = refuse_fa1(p)) return refusal;
-  if (!cuda::is_plain(p)) return {"takes a scale above 0, from 1e-30 to 1e30"};
+  if (!cuda::is_plain(p)) return {"takes a scale above 0, over 1e-30 and below 1e30"};
   if (p.head_dim_qk > kWidest) return {"takes head dims up to 128", "head_dim_qk", p.head_dim_qk};
   if (p.head_dim_v > kWidest) return {"takes head dims up to 128", "head_dim_v", p.head_dim_v};
   if (device.arch < 80) return {"needs compute capability 8.0 or later", "arch", device.arch};
