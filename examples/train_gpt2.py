@@ -37,6 +37,7 @@ import torch  # noqa: E402
 
 import tessera  # noqa: E402
 from tessera import bench  # noqa: E402
+from tessera._bench_output import output_file  # noqa: E402
 
 WARM_UP = 3
 PARTS = ("curves", "steps")
@@ -314,8 +315,8 @@ def arguments_of(arguments):
     parser.add_argument("--samples", type=int, default=8, help="timed steps of a cell")
     parser.add_argument("--seconds", type=float, help="in which all is done; 0: no limit; default 95, on the CPU 0")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", help="result file")
-    parser.add_argument("--picture", help="drawn behind the run, where matplotlib is installed")
+    parser.add_argument("--out", type=output_file, help="result file")
+    parser.add_argument("--picture", type=output_file, help="drawn behind the run, where matplotlib is installed")
     parser.add_argument("--draw", nargs=2, metavar=("RESULTS", "PICTURE"))
     options = parser.parse_args(arguments)
     small = options.device == "cpu"

@@ -33,10 +33,12 @@ bool matches(const char* glob, const char* name) {
   return *glob == '\0';
 }
 
-// A pinned-only row needs a pin of its own: "cpu.reference", "cpu.text*", but not "*", which is no choice.
+// A pinned-only row needs a pin that says more than the backend before its first wildcard: "cpu.reference", "cpu.text*",
+// but not "*" or "cpu.*", which choose none.
 bool pin_allows(const KernelEntry& entry, const char* pin) {
   if (pin[0] == '\0') return !entry.pinned_only;
-  return !(entry.pinned_only && pin[0] == '*') && matches(pin, entry.name);
+  const size_t backend = std::strcspn(entry.name, ".") + 1;
+  return !(entry.pinned_only && std::strcspn(pin, "*?") <= backend) && matches(pin, entry.name);
 }
 
 int find_device(const Problem& problem, const DeviceInfo** device, tessera_status* status) {

@@ -110,7 +110,10 @@ TEST(CudaFa1Plan, TilesWorkspaceAndTraffic) {
         << text;
     EXPECT_GT(plan.launch.seconds, 0);
     const std::string words = core::explain(plan, kCudaFa1, false);
-    EXPECT_NE(words.find("KiB"), std::string::npos) << words;
+    const std::string budget = text.substr(text.find("fa1") + 3);  // ".32k", none for 64
+    EXPECT_NE(words.find("tiles for " + (budget.empty() ? "64" : budget.substr(1, budget.size() - 2)) + " KiB"),
+              std::string::npos)
+        << words;
     EXPECT_NE(words.find("traffic"), std::string::npos) << words;
   }
   core::Plan plan;

@@ -87,7 +87,9 @@ TEST(Plan, BaselinesRunOnlyWhenNamed) {
   const Planned planned = plan_of("sq8 d64 kernel=*");
   ASSERT_EQ(planned.code, TESSERA_OK);
   EXPECT_STRNE(planned.plan.entry->name, "cpu.test.judge");
-  EXPECT_EQ(plan_of("sq8 d64 kernel=*judge").code, TESSERA_UNSUPPORTED) << "a pin that starts with * names no baseline";
+  for (const char* broad : {"*judge", "cpu.*judge", "c*.test.judge", "cpu.*.judge", "cpu.????.judge"})
+    EXPECT_EQ(plan_of(std::string("sq8 d64 kernel=") + broad).code, TESSERA_UNSUPPORTED) << broad << " names no baseline";
+  EXPECT_EQ(plan_of("sq8 d64 kernel=cpu.test.ju*").code, TESSERA_OK);
 }
 
 TEST(Plan, NoMatchIsUnsupportedWithTheReasons) {

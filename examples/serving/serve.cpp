@@ -58,13 +58,14 @@ int64_t number(const std::string& name, const char* text) {
 
 Options parse(int count, char** words) {
   Options options;
+  bool only_dense = false, only_paged = false;  // both: both, as without a word
   for (int n = 1; n < count; ++n) {
     const std::string word = words[n];
     const char* next = n + 1 < count ? words[n + 1] : nullptr;
     if (word == "--dense") {
-      options.paged = false;
+      only_dense = true;
     } else if (word == "--paged") {
-      options.dense = false;
+      only_paged = true;
     } else if (word == "--check") {
       options.check = true;
     } else if (word == "--quiet") {
@@ -91,6 +92,7 @@ Options parse(int count, char** words) {
   }
   if (options.cuda && options.threads != 0)
     throw std::runtime_error("--threads: " + std::to_string(options.threads) + "; expected 0 with --device cuda");
+  if (only_dense != only_paged) options.dense = only_dense, options.paged = only_paged;
   return options;
 }
 

@@ -47,6 +47,7 @@ from . import _bench_story as story
 from . import Problem
 from ._bench_case import Baselines, Case, Runner
 from ._bench_host import describe
+from ._bench_output import output_file
 from ._bench_report import draw, short_table, summary, table_head, table_line
 
 FLUSH_BYTES = 256 << 20  # several times the L2 cache of any device
@@ -362,7 +363,7 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--eager", action="store_true", help="call, without CUDA graphs")
     parser.add_argument("--no-errors", action="store_true", help="leave the comparison with float64 out")
     parser.add_argument("--ncu", choices=("also", "only"), help="story: bytes by the profiler; only: into --out's file")
-    parser.add_argument("--out", help="result file")
+    parser.add_argument("--out", type=output_file, help="result file")
     parser.add_argument("--draw", nargs=2, metavar=("RESULTS", "PICTURE"))
     parser.add_argument("--table", metavar="RESULTS")
     options = parser.parse_args(arguments)

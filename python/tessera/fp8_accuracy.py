@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from . import Quantized, attention, plan, quantize, version
+from ._bench_output import output_file
 
 DIM, HEADS, SEED = 128, 8, 20240711
 BIAS_QUERIES = 256  # of the sweep over N: enough rows for a mean, and keys are what it is about
@@ -168,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kernel", metavar="GLOB", help="pins the row")
     parser.add_argument("--order", type=int, choices=(0, 1), default=0, help="v as rows, or as v_order 1")
     parser.add_argument("--longest", type=int, default=16384, help="N of the sweep, at most")
-    parser.add_argument("--out", help="result file")
+    parser.add_argument("--out", type=output_file, help="result file")
     options = parser.parse_args(arguments)
     if options.kernel:
         os.environ["TESSERA_KERNEL"] = options.kernel
