@@ -33,8 +33,8 @@ bool matches(const char* glob, const char* name) {
   return *glob == '\0';
 }
 
-// A pinned-only row needs a pin that says more than the backend before its first wildcard: "cpu.reference", "cpu.text*",
-// but not "*" or "cpu.*", which choose none.
+// A pinned-only row needs a pin that says more than the backend before its first wildcard: "cpu.reference",
+// "cpu.text*", but not "*" or "cpu.*", which choose none.
 bool pin_allows(const KernelEntry& entry, const char* pin) {
   if (pin[0] == '\0') return !entry.pinned_only;
   const size_t backend = std::strcspn(entry.name, ".") + 1;

@@ -88,7 +88,8 @@ TEST(Plan, BaselinesRunOnlyWhenNamed) {
   ASSERT_EQ(planned.code, TESSERA_OK);
   EXPECT_STRNE(planned.plan.entry->name, "cpu.test.judge");
   for (const char* broad : {"*judge", "cpu.*judge", "c*.test.judge", "cpu.*.judge", "cpu.????.judge"})
-    EXPECT_EQ(plan_of(std::string("sq8 d64 kernel=") + broad).code, TESSERA_UNSUPPORTED) << broad << " names no baseline";
+    EXPECT_EQ(plan_of(std::string("sq8 d64 kernel=") + broad).code, TESSERA_UNSUPPORTED)
+        << broad << " names no baseline";
   EXPECT_EQ(plan_of("sq8 d64 kernel=cpu.test.ju*").code, TESSERA_OK);
 }
 
