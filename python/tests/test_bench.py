@@ -47,14 +47,6 @@ def brute_force_pairs(case):
 
 
 @pytest.mark.parametrize("text", CPU_CELLS)
-@pytest.mark.parametrize("path", ["absent/x.json", "."])
-def test_a_result_file_that_cannot_be_written_is_refused_before_the_work(path, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        bench.arguments_of(["fwd bf16 sq8 d64 cuda", "--out", path])
-    assert "expected a file in a folder" in capsys.readouterr().err
-    assert bench.arguments_of(["fwd bf16 sq8 d64 cuda", "--out", "new.json"]).out == "new.json"
-
 
 def test_a_case_counts_pairs_and_judges_our_rows(text):
     case = Case(text)
@@ -339,3 +331,12 @@ def test_a_storys_picture_is_drawn(tmp_path):
     results.write_text(json.dumps({"suite": "story", "device": "x", "date": "2026", "rows": cells}))
     report.draw(str(results), str(picture))
     assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("path", ["absent/x.json", "."])
+def test_a_result_file_that_cannot_be_written_is_refused_before_the_work(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        bench.arguments_of(["fwd bf16 sq8 d64 cuda", "--out", path])
+    assert "expected a file in a folder" in capsys.readouterr().err
+    assert bench.arguments_of(["fwd bf16 sq8 d64 cuda", "--out", "new.json"]).out == "new.json"
