@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/cuda/ptx/wgmma_products.cuh: one function a shape and form of wgmma.mma_async, since its registers must be
-spelled one by one. Usage: make_wgmma.py [--check]  (--check: fails when the file differs from what this would write)
+"""Writes src/cuda/ptx/wgmma_products.cuh and wgmma_bytes.cuh: one function a shape and form of wgmma.mma_async, since
+its registers must be spelled one by one.
+Usage: make_wgmma.py [--check]  (--check: fails when a file differs from what this would write)
 """
 
 import pathlib
@@ -12,6 +13,9 @@ VALUE_COLUMNS = (64, 96, 128, 192, 256)
 # Columns of backward's products: k q^T and v d_o^T, and k^T ds (A MN-major, B K-major).
 FIRST_COLUMNS = (64, 128)
 TRANSPOSED_COLUMNS = (32, 64)
+# Columns of e4m3's products: q k^T, and p v with eight columns of ones beside v's, which sum p.
+BYTE_SCORE_COLUMNS = (96, 128)
+BYTE_VALUE_COLUMNS = (72, 136)
 WIDTH = 120
 
 HEAD = """\
@@ -49,6 +53,29 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[kN / 8][4], const uin
                                                 int accumulate);
 """
 
+BYTE_HEAD = """\
+// wgmma.mma_async of e4m3, as wgmma_products.cuh. Written by scripts/make_wgmma.py; do not edit.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::cuda::ptx {
+
+// d [64, kN] += a [64, 32] b [kN, 32]^T of e4m3, both in shared memory, K-major, the only order that bytes have.
+template <int kN>
+__device__ __forceinline__ void wgmma_bytes_shared(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate);
+template <int kN>
+__device__ __forceinline__ void wgmma_bytes_shared_first(float (&d)[kN / 8][4], uint64_t a, uint64_t b);
+
+// d [64, kN] += a [64, 32] b [kN, 32]^T of e4m3, a in registers: bytes 4 (lane % 4) .. + 3 of row lane / 4 of the
+// warp's 16 rows in a[0], of row lane / 4 + 8 in a[1], bytes 16 further in a[2] and a[3].
+template <int kN>
+__device__ __forceinline__ void wgmma_bytes_registers(float (&d)[kN / 8][4], const uint32_t (&a)[4], uint64_t b,
+                                                      int accumulate);
+template <int kN>
+__device__ __forceinline__ void wgmma_bytes_registers_first(float (&d)[kN / 8][4], const uint32_t (&a)[4], uint64_t b);
+"""
+
 
 def wrap(items, width):
     """Lines of items joined by ", ", no wider than width."""
@@ -62,16 +89,18 @@ def wrap(items, width):
     return lines + [line.rstrip()]
 
 
-def function(name, n, arguments, inputs, tail, first=False):
-    """First: the form whose d is written only."""
+def function(name, n, arguments, inputs, tail, first=False, e4m3=False):
+    """First: the form whose d is written only. e4m3: the function itself, not a macro of two types."""
     count = n // 2
-    out = [f"#define TESSERA_{name.upper()}_{n}(kType, type)"]
+    out = [] if e4m3 else [f"#define TESSERA_{name.upper()}_{n}(kType, type)"]
     out += ["  template <>"]
-    out += [f"  __device__ __forceinline__ void {name}<kType, {n}>(float (&d)[{n // 8}][4], {arguments},"]
+    which = f"{n}" if e4m3 else f"kType, {n}"
+    out += [f"  __device__ __forceinline__ void {name}<{which}>(float (&d)[{n // 8}][4], {arguments},"]
     out += ["      uint64_t b) {" if first else "      uint64_t b, int accumulate) {"]
     accumulate = "0" if first else f"%{count + len(inputs)}"
+    depth, kind = ("k32", 'e4m3.e4m3') if e4m3 else ("k16", '" type "." type "')
     out += [f'    asm volatile("{{.reg .pred p; setp.ne.b32 p, {accumulate}, 0; "']
-    out += [f'                 "wgmma.mma_async.sync.aligned.m64n{n}k16.f32." type "." type " {{"']
+    out += [f'                 "wgmma.mma_async.sync.aligned.m64n{n}{depth}.f32.{kind} {{"']
     lines = wrap([f"%{i}" for i in range(count)], WIDTH - 30)
     out += [f'                 "{line} "' for line in lines[:-1]] + [f'                 "{lines[-1]}}}, "']
     operands = [f"%{count + i}" for i in range(len(inputs))]
@@ -82,6 +111,8 @@ def function(name, n, arguments, inputs, tail, first=False):
     constraints = [f'"{c}"({v})' for c, v in inputs] + ([] if first else ['"r"(accumulate)'])
     out += [" " * 17 + ": " + ", ".join(constraints) + ");"]
     out += ["  }"]
+    if e4m3:
+        return [line[2:] for line in out] + [""]
     width = WIDTH - 2
     lines = [line.ljust(width) + " \\" for line in out[:-1]] + out[-1:]
     lines += [f'TESSERA_{name.upper()}_{n}(HalfType::{kind}, "{kind}")' for kind in ("f16", "bf16")]
@@ -107,14 +138,30 @@ def text():
     return "\n".join(lines)
 
 
+def byte_text():
+    lines = [BYTE_HEAD, "// clang-format off"]
+    shared = ("uint64_t a", [("l", "a"), ("l", "b")])
+    for n in BYTE_SCORE_COLUMNS:
+        lines += function("wgmma_bytes_shared", n, *shared, "1, 1", e4m3=True)
+        lines += function("wgmma_bytes_shared_first", n, *shared, "1, 1", True, True)
+    for n in BYTE_VALUE_COLUMNS:
+        a = ("const uint32_t (&a)[4]", [("r", f"a[{i}]") for i in range(4)] + [("l", "b")])
+        lines += function("wgmma_bytes_registers", n, *a, "1, 1", e4m3=True)
+        lines += function("wgmma_bytes_registers_first", n, *a, "1, 1", True, True)
+    lines += ["// clang-format on", "", "}  // namespace tessera::cuda::ptx", ""]
+    return "\n".join(lines)
+
+
 def main():
-    path = pathlib.Path(__file__).resolve().parent.parent / "src/cuda/ptx/wgmma_products.cuh"
+    folder = pathlib.Path(__file__).resolve().parent.parent / "src/cuda/ptx"
+    files = {folder / "wgmma_products.cuh": text(), folder / "wgmma_bytes.cuh": byte_text()}
     if sys.argv[1:] == ["--check"]:
-        if path.read_text() == text():
-            return 0
-        print(f"{path} is not what scripts/make_wgmma.py writes", file=sys.stderr)
-        return 1
-    path.write_text(text())
+        different = [path for path, wanted in files.items() if not path.exists() or path.read_text() != wanted]
+        for path in different:
+            print(f"{path} is not what scripts/make_wgmma.py writes", file=sys.stderr)
+        return 1 if different else 0
+    for path, wanted in files.items():
+        path.write_text(wanted)
     return 0
 
 

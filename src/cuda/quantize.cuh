@@ -88,7 +88,7 @@ __device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, f
     return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
   }
   if constexpr (ptx::kConvertsE4m3) {
-    return uint32_t{ptx::pack_e4m3(a, b)} | uint32_t{ptx::pack_e4m3(c, d)} << 16;
+    return ptx::pack_e4m3(a, b, c, d);
   } else {
     const auto one = [](float x) { return uint32_t{core::float_bits_to_e4m3(__float_as_uint(x))}; };
     return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;

@@ -12,7 +12,7 @@
 namespace tessera::emulator {
 namespace {
 
-constexpr int kRows = 64, kDepth = 16;
+constexpr int kRows = 64, kMostDepth = 32;
 constexpr uint32_t kGarbage = 0xffffffffu;  // a NaN that no arithmetic gives
 
 const WarpOperation kFence{"wgmma.fence", true, [](void* const*, uint32_t) {}};
@@ -38,48 +38,54 @@ struct Operand {
     if (span == 256) fail(where, "wgmma of operands that are not swizzled is not emulated");
     if (descriptor >> 49 & 7) fail(where, "wgmma of operands with a base offset is not emulated");
   }
-  // Eight elements from (row, k) on: along k, or along the rows where the operand is transposed.
-  const char* chunk(uint32_t row, uint32_t k, bool transposed, Where where) const {
+  // 16 bytes from (row, k) on: along k, or along the rows where the operand, of 16-bit elements, is transposed.
+  const char* chunk(uint32_t row, uint32_t k, uint32_t bytes, bool transposed, Where where) const {
     uint32_t address = start;
     if (transposed) {
       address += row / (span / 2) * leading + row % (span / 2) * 2 + k / 8 * stride + k % 8 * span;
     } else {
-      address += row / 8 * stride + row % 8 * span + k * 2;
+      address += row / 8 * stride + row % 8 * span + k * bytes;
     }
     return shared_pointer(address ^ (address >> 7 & (span / 16 - 1)) << 4, 16, 16, "wgmma", where);
   }
 };
 
 // values[k][row] of `rows` rows.
-template <float (*kValue)(uint16_t)>
+template <class Bits, float (*kValue)(Bits)>
 void load(const Operand& operand, int rows, bool transposed, Where where, float* values) {
+  constexpr size_t kChunk = 16 / sizeof(Bits);
   const auto width = static_cast<size_t>(rows);
-  uint16_t bits[8];
-  for (size_t row = 0; row < width; row += transposed ? 8 : 1) {
-    for (size_t k = 0; k < kDepth; k += transposed ? 1 : 8) {
-      std::memcpy(bits, operand.chunk(static_cast<uint32_t>(row), static_cast<uint32_t>(k), transposed, where), 16);
-      for (size_t e = 0; e < 8; ++e) values[transposed ? k * width + row + e : (k + e) * width + row] = kValue(bits[e]);
+  Bits bits[kChunk];
+  for (size_t row = 0; row < width; row += transposed ? kChunk : 1) {
+    for (size_t k = 0; k < 2 * kChunk; k += transposed ? 1 : kChunk) {
+      std::memcpy(bits,
+                  operand.chunk(static_cast<uint32_t>(row), static_cast<uint32_t>(k), sizeof(Bits), transposed, where),
+                  16);
+      for (size_t e = 0; e < kChunk; ++e)
+        values[transposed ? k * width + row + e : (k + e) * width + row] = kValue(bits[e]);
     }
   }
 }
 
-template <float (*kValue)(uint16_t)>
+// A register holds 4 bytes of a row, the next but one what lies 16 bytes further.
+template <class Bits, float (*kValue)(Bits)>
 void load_fragments(const std::vector<std::array<uint32_t, 4>>& fragments, float* values) {
+  constexpr int kElements = 4 / sizeof(Bits);
   for (int lane = 0; lane < kGroupThreads; ++lane) {
     for (int i = 0; i < 4; ++i) {
-      const int row = lane / 32 * 16 + lane % 32 / 4 + i % 2 * 8, k = lane % 4 * 2 + i / 2 * 8;
-      const uint32_t pair = fragments[static_cast<size_t>(lane)][static_cast<size_t>(i)];
-      values[k * kRows + row] = kValue(static_cast<uint16_t>(pair));
-      values[(k + 1) * kRows + row] = kValue(static_cast<uint16_t>(pair >> 16));
+      const int row = lane / 32 * 16 + lane % 32 / 4 + i % 2 * 8, k = (lane % 4 + i / 2 * 4) * kElements;
+      Bits bits[kElements];
+      std::memcpy(bits, &fragments[static_cast<size_t>(lane)][static_cast<size_t>(i)], 4);
+      for (int e = 0; e < kElements; ++e) values[(k + e) * kRows + row] = kValue(bits[e]);
     }
   }
 }
 
-// Sums are f32, from the lowest k to the highest.
-void multiply(const float* a, const float* b, size_t columns, float* d) {
+// Sums are f32, from the lowest k to the highest: what the tensor cores lose of e4m3's products is not shown.
+void multiply(const float* a, const float* b, size_t depth, size_t columns, float* d) {
   for (size_t row = 0; row < kRows; ++row) {
     float* const to = d + row * columns;
-    for (size_t k = 0; k < kDepth; ++k) {
+    for (size_t k = 0; k < depth; ++k) {
       const float factor = a[k * kRows + row];
       const float* const from = b + k * columns;
       for (size_t n = 0; n < columns; ++n) to[n] += factor * from[n];
@@ -224,17 +230,22 @@ void Warpgroups::carry_out(Group& group) {
   ++group.done;
   const Product& p = work.product;
   const auto columns = static_cast<size_t>(p.columns);
-  float a[kDepth * kRows], b[kDepth * kMostColumns];
-  const auto load_b = p.bf16 ? load<from_bf16> : load<from_f16>;
-  load_b(Operand(p.b, work.where), p.columns, p.transpose_b, work.where, b);
+  float a[kMostDepth * kRows], b[kMostDepth * kMostColumns];
+  const auto load_operand = p.type == ProductType::e4m3   ? load<uint8_t, from_e4m3>
+                            : p.type == ProductType::bf16 ? load<uint16_t, from_bf16>
+                                                          : load<uint16_t, from_f16>;
+  const auto load_a = p.type == ProductType::e4m3   ? load_fragments<uint8_t, from_e4m3>
+                      : p.type == ProductType::bf16 ? load_fragments<uint16_t, from_bf16>
+                                                    : load_fragments<uint16_t, from_f16>;
+  load_operand(Operand(p.b, work.where), p.columns, p.transpose_b, work.where, b);
   if (p.a_in_registers) {
-    (p.bf16 ? load_fragments<from_bf16> : load_fragments<from_f16>)(work.a, a);
+    load_a(work.a, a);
   } else {
-    (p.bf16 ? load<from_bf16> : load<from_f16>)(Operand(p.a, work.where), kRows, p.transpose_a, work.where, a);
+    load_operand(Operand(p.a, work.where), kRows, p.transpose_a, work.where, a);
   }
   float* const d = work.tile->values.get();
   if (!p.accumulates) std::fill_n(d, kRows * columns, 0.0f);
-  multiply(a, b, columns, d);
+  multiply(a, b, p.type == ProductType::e4m3 ? 32 : 16, columns, d);
   wake_waiting(group);
 }
 

@@ -18,9 +18,12 @@ struct Thread;
 
 inline constexpr int kGroupThreads = 128, kMostColumns = 256;
 
-// d [64, columns] (+)= a [64, 16] b [16, columns]; the same for all threads.
+enum class ProductType { f16, bf16, e4m3 };
+
+// d [64, columns] (+)= a [64, depth] b [depth, columns] of 32 bytes' depth; the same for all threads.
 struct Product {
-  bool bf16, a_in_registers, transpose_a, transpose_b, accumulates;
+  ProductType type;
+  bool a_in_registers, transpose_a, transpose_b, accumulates;
   int columns;
   uint64_t a, b;  // descriptors
   bool operator==(const Product&) const = default;

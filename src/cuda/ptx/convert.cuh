@@ -38,12 +38,15 @@ __device__ __forceinline__ uint32_t e4m3_to_f16x2(uint16_t bytes) {
   return pair;
 }
 
-// Two floats to e4m3, `low` to the low byte, to nearest even, at most 448 in magnitude, NaN to 0x7f; sm_89 and later.
-// PTX ISA: cvt.rn.satfinite.e4m3x2.f32.
-__device__ __forceinline__ uint16_t pack_e4m3(float low, float high) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  return pair;
+// Four floats to e4m3, the first to the lowest byte, nearest even, beyond 448 the largest number, NaN 0x7f; sm_89 and
+// later. PTX ISA: cvt.rn.satfinite.e4m3x2.f32, whose first source goes to the high byte.
+__device__ __forceinline__ uint32_t pack_e4m3(float first, float second, float third, float fourth) {
+  uint32_t bytes;
+  asm("{.reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; "
+      "mov.b32 %0, {low, high};}"
+      : "=r"(bytes)
+      : "f"(first), "f"(second), "f"(third), "f"(fourth));
+  return bytes;
 }
 
 }  // namespace tessera::cuda::ptx

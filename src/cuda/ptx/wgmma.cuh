@@ -11,6 +11,7 @@
 #include "emulator/ptx/wgmma.hpp"
 #else
 
+#include "wgmma_bytes.cuh"
 #include "wgmma_products.cuh"
 
 namespace tessera::cuda::ptx {
@@ -53,12 +54,12 @@ __device__ __forceinline__ void grow_registers() {
 
 namespace tessera::cuda::ptx {
 
-// Shared-memory operand of wgmma: swizzled rows of kSpan bytes (128 or 64), as TMA writes them. `leading`: bytes to the
-// next kSpan bytes of columns, used by MN-major operands only. PTX ISA: "Matrix Descriptor Format".
+// Shared-memory operand of wgmma: swizzled rows of kSpan bytes (128, 64 or 32), as TMA writes them. `leading`: bytes to
+// the next kSpan bytes of columns, used by MN-major operands only. PTX ISA: "Matrix Descriptor Format".
 template <int kSpan>
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t shared_address, uint32_t leading) {
-  static_assert(kSpan == 128 || kSpan == 64);
-  constexpr uint64_t kMode = kSpan == 128 ? 1 : 2, kEightRows = 8 * kSpan;
+  static_assert(kSpan == 128 || kSpan == 64 || kSpan == 32);
+  constexpr uint64_t kMode = kSpan == 128 ? 1 : kSpan == 64 ? 2 : 3, kEightRows = 8 * kSpan;
   return uint64_t{(shared_address & 0x3ffff) >> 4} | uint64_t{leading >> 4} << 16 | (kEightRows >> 4) << 32 |
          kMode << 62;
 }

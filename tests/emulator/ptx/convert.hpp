@@ -23,36 +23,16 @@ inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
 
 inline constexpr bool kConvertsE4m3 = true;
 
-// Sign, four bits of exponent with bias 7, three of mantissa; 0x7f is NaN, and there is no infinity.
 inline uint32_t e4m3_to_f16x2(uint16_t bytes) {
   const auto one = [](uint32_t byte) {
-    const int exponent = static_cast<int>(byte >> 3 & 15), mantissa = static_cast<int>(byte & 7);
-    if ((byte & 0x7f) == 0x7f) return uint32_t{0x7fff};
-    const float magnitude =
-        exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
-    return emulator::to_f16(magnitude) | (byte & 0x80) << 8;
+    return uint32_t{emulator::to_f16(emulator::from_e4m3(static_cast<uint8_t>(byte)))};
   };
   return one(bytes & 0xffu) | one(uint32_t{bytes} >> 8) << 16;
 }
 
-// By search: of two numbers beside one another the closer, of equally close ones the even byte.
-inline uint16_t pack_e4m3(float low, float high) {
-  const auto number = [](uint32_t byte) {
-    const int exponent = static_cast<int>(byte >> 3), mantissa = static_cast<int>(byte & 7);
-    return exponent == 0 ? std::ldexp(double(mantissa), -9) : std::ldexp(double(8 + mantissa), exponent - 10);
-  };
-  const auto one = [&](float x) -> uint32_t {
-    if (x != x) return 0x7f;
-    const double magnitude = std::fabs(double(x));
-    uint32_t byte = 0;
-    while (byte < 0x7e && number(byte + 1) <= magnitude) ++byte;
-    if (byte < 0x7e) {
-      const double below = magnitude - number(byte), above = number(byte + 1) - magnitude;
-      if (above < below || (above == below && byte % 2 == 1)) ++byte;
-    }
-    return byte | (std::signbit(x) ? 0x80u : 0u);
-  };
-  return static_cast<uint16_t>(one(low) | one(high) << 8);
+inline uint32_t pack_e4m3(float first, float second, float third, float fourth) {
+  return emulator::to_e4m3(first) | uint32_t{emulator::to_e4m3(second)} << 8 |
+         uint32_t{emulator::to_e4m3(third)} << 16 | uint32_t{emulator::to_e4m3(fourth)} << 24;
 }
 
 }  // namespace tessera::cuda::ptx

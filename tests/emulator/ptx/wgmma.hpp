@@ -1,12 +1,16 @@
-// The instructions of src/cuda/ptx/wgmma.cuh and wgmma_products.cuh, of any shape.
+// The instructions of src/cuda/ptx/wgmma.cuh, wgmma_products.cuh and wgmma_bytes.cuh, of any shape.
 #pragma once
 
 namespace tessera::cuda::ptx {
 
+constexpr emulator::ProductType product_type(HalfType type) {
+  return type == HalfType::bf16 ? emulator::ProductType::bf16 : emulator::ProductType::f16;
+}
+
 template <HalfType kType, int kN, bool kTransposeA = false, bool kTransposeB = false>
 void wgmma_shared(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate, TESSERA_WHERE) {
   static_assert(kN % 8 == 0 && kN >= 8 && kN <= emulator::kMostColumns);
-  const emulator::Product product{kType == HalfType::bf16, false, kTransposeA, kTransposeB, accumulate != 0, kN, a, b};
+  const emulator::Product product{product_type(kType), false, kTransposeA, kTransposeB, accumulate != 0, kN, a, b};
   emulator::Block::running()->warpgroups().issue(product, d[0], nullptr, where);
 }
 
@@ -26,8 +30,29 @@ void wgmma_transposed_first(float (&d)[kN / 8][4], uint64_t a, uint64_t b, TESSE
 template <HalfType kType, int kN, bool kTransposeB = true>
 void wgmma_registers(float (&d)[kN / 8][4], const uint32_t (&a)[4], uint64_t b, int accumulate, TESSERA_WHERE) {
   static_assert(kN % 8 == 0 && kN >= 8 && kN <= emulator::kMostColumns);
-  const emulator::Product product{kType == HalfType::bf16, true, false, kTransposeB, accumulate != 0, kN, 0, b};
+  const emulator::Product product{product_type(kType), true, false, kTransposeB, accumulate != 0, kN, 0, b};
   emulator::Block::running()->warpgroups().issue(product, d[0], a, where);
+}
+
+template <int kN>
+void wgmma_bytes_shared(float (&d)[kN / 8][4], uint64_t a, uint64_t b, int accumulate, TESSERA_WHERE) {
+  static_assert(kN % 8 == 0 && kN >= 8 && kN <= emulator::kMostColumns);
+  const emulator::Product product{emulator::ProductType::e4m3, false, false, false, accumulate != 0, kN, a, b};
+  emulator::Block::running()->warpgroups().issue(product, d[0], nullptr, where);
+}
+template <int kN>
+void wgmma_bytes_shared_first(float (&d)[kN / 8][4], uint64_t a, uint64_t b, TESSERA_WHERE) {
+  wgmma_bytes_shared<kN>(d, a, b, 0, where);
+}
+template <int kN>
+void wgmma_bytes_registers(float (&d)[kN / 8][4], const uint32_t (&a)[4], uint64_t b, int accumulate, TESSERA_WHERE) {
+  static_assert(kN % 8 == 0 && kN >= 8 && kN <= emulator::kMostColumns);
+  const emulator::Product product{emulator::ProductType::e4m3, true, false, false, accumulate != 0, kN, 0, b};
+  emulator::Block::running()->warpgroups().issue(product, d[0], a, where);
+}
+template <int kN>
+void wgmma_bytes_registers_first(float (&d)[kN / 8][4], const uint32_t (&a)[4], uint64_t b, TESSERA_WHERE) {
+  wgmma_bytes_registers<kN>(d, a, b, 0, where);
 }
 
 inline void wgmma_fence(TESSERA_WHERE) { emulator::Block::running()->warpgroups().fence(where); }
