@@ -1,5 +1,5 @@
-// Planning of cuda.sm90.forward for named GPUs, no device needed: which tile a problem takes, when heads share one,
-// what the workspace holds, what is refused, and in which order pieces of work are handed out.
+// Planning of cuda.sm90.forward and cuda.sm90.forward_fp8 for named GPUs, no device needed: which tile a problem takes,
+// when heads share one, what the workspace holds, what is refused, and in which order pieces of work are handed out.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "cuda/sm90/config.hpp"
+#include "cuda/sm90/fp8_config.hpp"
 #include "cuda/tile/scheduler.cuh"
 #include "kernel_entry.hpp"
 #include "problem_text.hpp"
@@ -287,6 +287,68 @@ TEST(CudaPlanSm90, EveryTileOfEveryPackOnceHeavyOnesFirst) {
       last_section = section;
     }
     EXPECT_EQ(seen.size(), size_t{one.tiles} * heads);
+  }
+}
+
+constexpr const char* kFp8 = " kernel=cuda.sm90.forward_fp8";
+
+TEST(CudaPlanSm90, E4m3TakesItsOwnRow) {
+  const auto expect = [](const std::string& text, int tile_m, int tile_n, int shared) {
+    SCOPED_TRACE(text);
+    // Unpinned too: no other row takes e4m3 queries.
+    for (const char* pin : {kFp8, " kernel=cuda.*"}) {
+      const Planned plan(text + pin);
+      ASSERT_EQ(plan.row(), "cuda.sm90.forward_fp8");
+      EXPECT_EQ(plan.launch.tile_m, tile_m);
+      EXPECT_EQ(plan.launch.tile_n, tile_n);
+      EXPECT_EQ(plan.launch.shared_bytes, shared);
+      EXPECT_EQ(plan.launch.stages, 3);
+    }
+  };
+  using D64 = cuda::sm90::Fp8Config<64>::Plain;
+  using D128 = cuda::sm90::Fp8Config<128>::Plain;
+  expect("fwd e4m3 b2 hq4 sq300 d64", 192, 96, D64::kSharedBytes);
+  expect("fwd e4m3 b2 hq4 sq300 d16 dv64 causal", 192, 96, D64::kSharedBytes);
+  expect("fwd e4m3 b2 hq4 sq300 d80 window=5,0", 128, 128, D128::kSharedBytes);
+  expect("fwd e4m3 b2 hq4 sq300 d64 dv128 o=f16 sinks", 128, 128, D128::kSharedBytes);
+  expect("fwd e4m3 b2 hq4 sq300 d128 packed lens=longtail", 128, 128, D128::kSharedBytes);
+  // Two Q tiles; three of K, V and V^T with eight rows of ones; barriers; 32 bytes a consumer's thread.
+  EXPECT_EQ(D128::kSharedBytes, 2 * 16384 + 3 * (16384 + 16384 + 17408) + 2048 + 8192);
+  EXPECT_EQ(D64::kSharedBytes, 2 * 12288 + 3 * (6144 + 6144 + 6912) + 2048 + 12288);
+}
+
+TEST(CudaPlanSm90, E4m3SaysWhatItDoesNotTake) {
+  const struct {
+    const char *text, *gpu;
+    void (*adjust)(tessera_problem*);
+    const char* reason;
+  } cases[] = {
+      {"fwd bf16 sq64 d64", "h200", nullptr, "takes e4m3 (q.dtype=4)"},
+      {"fwd e4m3 sq64 d64", "a100", nullptr, "needs compute capability 9.0 (Hopper) (arch=80)"},
+      {"fwd e4m3 sq64 d64", "b200", nullptr, "needs compute capability 9.0 (Hopper) (arch=100)"},
+      {"bwd e4m3 sq64 d64", "h200", nullptr, "forward pass only"},
+      {"fwd e4m3 sq64 d256", "h200", nullptr, "takes head_dim_qk 16 to 128 in multiples of 16 (head_dim_qk=256)"},
+      {"fwd e4m3 sq64 d72", "h200", nullptr, "takes head_dim_qk 16 to 128 in multiples of 16 (head_dim_qk=72)"},
+      {"fwd e4m3 sq64 d64 dv144", "h200", nullptr, "takes head_dim_v 16 to 128 in multiples of 16 (head_dim_v=144)"},
+      {"fwd e4m3 sq64 d64 softcap=20", "h200", nullptr, "takes no softcap"},
+      {"fwd e4m3 sq64 d64 alibi", "h200", nullptr, "takes no ALiBi slopes"},
+      {"fwd e4m3 sq64 d64 bias", "h200", nullptr, "takes no bias"},
+      {"fwd e4m3 sq64 d64 mask", "h200", nullptr, "takes no bias"},
+      {"fwd e4m3 sq64 d64", "h200", [](tessera_problem* p) { p->v_order = 1; },
+       "reads v in the order of its rows only (v_order=1)"},
+      {"fwd e4m3 sq200 d64", "h200", [](tessera_problem* p) { p->k_scale_rows = 128, p->k_scale.stride[1] = 1; },
+       "takes one scale of k and of v for all rows of a head (k_scale_rows=128)"},
+      {"fwd e4m3 sq200 d64", "h200", [](tessera_problem* p) { p->v_scale_rows = 1, p->v_scale.stride[1] = 1; },
+       "takes one scale of k and of v for all rows of a head (v_scale_rows=1)"},
+      {"fwd e4m3 b2 sq200 d64 paged=16", "h200", [](tessera_problem* p) { p->k_scale.stride[0] = 1; },
+       "takes one scale of k and of v for all pages (k_scale.stride[0]=1)"},
+      {"fwd e4m3 sq64 d64 sm_margin=132", "h200", nullptr, "sm_margin=132"},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.text);
+    const Planned plan(std::string(one.text) + kFp8, one.gpu, one.adjust);
+    EXPECT_EQ(plan.code, TESSERA_UNSUPPORTED);
+    EXPECT_NE(std::string(plan.status.message).find(one.reason), std::string::npos) << plan.status.message;
   }
 }
 

@@ -79,7 +79,7 @@ template <int kSpan, int kRank>
 void check_boxes(const TensorView& view, const Coordinates& first, int spans) {
   ASSERT_EQ(cuda::sm90::load_encoder(), cudaSuccess);
   CUtensorMap map{};
-  ASSERT_EQ(encode_tensor_map(view, kSpan == 128, kSpan, &map), cudaSuccess);  // each type once
+  ASSERT_EQ(encode_tensor_map(view, kSpan == 128 ? TESSERA_BF16 : TESSERA_F16, kSpan, &map), cudaSuccess);
   const int32_t rows = box_rows(view);
   const int bytes = spans * rows * kSpan;
   const Managed<char> out(static_cast<size_t>(bytes));
@@ -215,11 +215,11 @@ TEST(GpuTensorMaps, WhatCannotBeEncodedIsAnError) {
   const Managed<uint16_t> data(64 * 72);
   CUtensorMap map{};
   const TensorView uneven{data.data(), 4, {64, 64, 1, 1}, {1, 68, 0, 0}, {64, 32, 1, 1}};
-  EXPECT_EQ(encode_tensor_map(uneven, false, 128, &map), cudaErrorInvalidValue);
+  EXPECT_EQ(encode_tensor_map(uneven, TESSERA_F16, 128, &map), cudaErrorInvalidValue);
   const TensorView empty{nullptr, 4, {64, 0, 1, 1}, {1, 64, 0, 0}, {64, 32, 1, 1}};
   std::memset(&map, 0x5a, sizeof map);
   const CUtensorMap before = map;
-  EXPECT_EQ(encode_tensor_map(empty, false, 128, &map), cudaSuccess);
+  EXPECT_EQ(encode_tensor_map(empty, TESSERA_F16, 128, &map), cudaSuccess);
   EXPECT_EQ(std::memcmp(&map, &before, sizeof map), 0);
 }
 

@@ -9,7 +9,7 @@ namespace sm80 {
 extern const core::KernelEntry kDecode, kForward, kBackward;
 }
 namespace sm90 {
-extern const core::KernelEntry kForward, kBackward;
+extern const core::KernelEntry kForward, kForwardFp8, kBackward;
 }
 
 }  // namespace tessera::cuda

@@ -126,8 +126,8 @@ int times_right() {
   }
   EXPECT_EQ(cuda::sm90::load_encoder(), cudaSuccess);
   CUtensorMap map{};
-  EXPECT_EQ(cuda::sm90::encode_tensor_map({x.data(), 4, {64, kTiles * 64, 1, 1}, {1, 64, 0, 0}, {64, 32, 1, 1}}, true,
-                                          128, &map),
+  EXPECT_EQ(cuda::sm90::encode_tensor_map({x.data(), 4, {64, kTiles * 64, 1, 1}, {1, 64, 0, 0}, {64, 32, 1, 1}},
+                                          TESSERA_BF16, 128, &map),
             cudaSuccess);
   int right = 0;
   for (int seed = 0; seed < kSeeds; ++seed) {

@@ -85,7 +85,7 @@ cudaError_t encode_maps(const Problem& p, const BackwardInstance& kernel, Backwa
                           {one.dim, one.rows, one.heads, one.batches},
                           {1, one.stride.row, one.stride.head, one.stride.batch},
                           {64, one.box_rows, 1, 1}};
-    const cudaError_t error = encode_tensor_map(view, p.q.dtype == TESSERA_BF16, 128, one.map);
+    const cudaError_t error = encode_tensor_map(view, p.q.dtype, 128, one.map);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

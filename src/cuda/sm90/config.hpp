@@ -14,12 +14,14 @@ template <int kDimQk_, int kDimV_, int kGroups_, int kTileN_, int kQueryStages_,
 struct ForwardShape {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
   static constexpr int kQueryStages = kQueryStages_, kStages = kStages_;
+  static constexpr int kBytes = 2;         // an element of q, k and v
+  static constexpr int kTransposers = 0;   // warps between V's copies and the consumers
   static constexpr bool kTurns = kTurns_;  // consumers take turns at issuing their products
   static constexpr bool kLazy = kLazy_;    // accumulators are rescaled when a maximum grows by more than 2^8
   static constexpr bool kDense = kDense_;  // takes whole dense q, k and v only, in one split
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   // Bytes of a tile's row that lie together, swizzled; columns of such a span.
-  static constexpr int kSpan = kDimQk % 64 == 0 && kDimV % 64 == 0 ? 128 : 64, kSpanColumns = kSpan / 2;
+  static constexpr int kSpan = kDimQk % 64 == 0 && kDimV % 64 == 0 ? 128 : 64, kSpanColumns = kSpan / kBytes;
   static constexpr int kQueryBytes = kTileM * kDimQk * 2, kKeyBytes = kTileN * kDimQk * 2;
   static constexpr int kValueBytes = kTileN * kDimV * 2;
   // setmaxnreg hands out what the launch took: 168 registers for 384 threads, 128 for 512.

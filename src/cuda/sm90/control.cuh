@@ -16,6 +16,7 @@ namespace tessera::cuda::sm90 {
 struct TileView : BlockView {
   int64_t first_row;    // of the tile, in rows of the sequence
   int32_t head, split;  // head: the first of the pack
+  int32_t batch;        // of the problem, also where q or k and v are packed
   bool valid;           // false: no more work
   bool copies;          // whole K and V tiles come by TMA; else rows are gathered
   bool gathers_tail;    // the last tile's rows are gathered, with zeros behind the last key
@@ -56,12 +57,13 @@ struct Control {
     for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : q_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
     for (uint64_t& barrier : view_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
-    for (uint64_t& barrier : view_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps + 1);
+    for (uint64_t& barrier : view_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps + 1 + Config::kTransposers);
     ::cuda::ptx::mbarrier_init(&view_wanted, 1);
     for (uint64_t& barrier : k_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : v_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : k_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
-    for (uint64_t& barrier : v_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : v_empty)
+      ::cuda::ptx::mbarrier_init(&barrier, Config::kTransposers == 0 ? kWarps : Config::kTransposers);
     ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
   }
 };

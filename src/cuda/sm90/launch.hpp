@@ -12,7 +12,7 @@ namespace tessera::cuda::sm90 {
 
 struct Instance {
   int32_t dim_qk, dim_v, tile_m, tile_n, stages, query_stages, threads, consumer_registers, shared_bytes, span;
-  double share;              // of the 16-bit peak that long rows reach, measured (docs/notes/hopper.md)
+  double share;              // of the peak for its type that long rows reach, measured (docs/notes/hopper.md)
   double overhead_tiles;     // what a query tile costs beside its key tiles, in key tiles, measured
   cudaError_t (*prepare)();  // on the current device
   cudaError_t (*launch)(const Params& params, uint32_t blocks, cudaStream_t stream);
@@ -25,5 +25,6 @@ struct Bucket {
 
 extern const Bucket kF16D64, kF16D96, kF16D128, kF16D192V128, kF16D192, kF16D256;
 extern const Bucket kBf16D64, kBf16D96, kBf16D128, kBf16D192V128, kBf16D192, kBf16D256;
+extern const Instance kE4m3D64, kE4m3D128;
 
 }  // namespace tessera::cuda::sm90

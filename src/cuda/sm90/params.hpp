@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "../decode_params.hpp"
 #include "../forward_params.hpp"
 
 namespace tessera::cuda::sm90 {
@@ -14,6 +15,14 @@ namespace tessera::cuda::sm90 {
 struct Tickets {
   uint64_t run;
   uint32_t next, finished;
+};
+
+// What e4m3 has beside its elements: value = element * scale, and what was taken from v before it was rounded.
+struct Fp8Params {
+  CacheScale q_scale, k_scale, v_scale;
+  const float* v_mean;  // [heads_kv, head_dim_v]; null: none
+  int64_t v_mean_stride;
+  bool o_is_bf16;  // else f16, where o is not float
 };
 
 struct Params {
@@ -26,6 +35,7 @@ struct Params {
   bool kv_bounded;      // the tensor maps end where the keys of every sequence end
   Tickets* tickets;     // null: a block has one piece of work
   uint64_t run;         // of tickets: even, unlike any other launch's
+  Fp8Params fp8;        // of e4m3 alone
 };
 
 }  // namespace tessera::cuda::sm90

@@ -17,7 +17,7 @@ namespace cuda_ptx = ::cuda::ptx;
 template <int kSpan>
 __device__ __forceinline__ uint32_t chunk_offset(uint32_t rows, uint32_t row, uint32_t chunk) {
   constexpr uint32_t kChunks = kSpan / 16;
-  const uint32_t swizzle = kSpan == 128 ? row % 8 : row / 2 % 4;
+  const uint32_t swizzle = row / (128 / kSpan) % kChunks;
   return (chunk / kChunks * rows + row) * kSpan + ((chunk % kChunks) ^ swizzle) * 16;
 }
 
@@ -70,7 +70,7 @@ struct Producer {
                                             uint64_t* full) {
     if (threadIdx.x != 0) return;
     cuda_ptx::mbarrier_arrive_expect_tx(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full,
-                                        Config::kTileN * kColumns * 2);
+                                        Config::kTileN * kColumns * Config::kBytes);
     const int32_t row = first.row + tile * Config::kTileN;
 #pragma unroll
     for (int c = 0; c < kColumns / Config::kSpanColumns; ++c) {
@@ -95,7 +95,7 @@ struct Producer {
     }
     if (threadIdx.x == 0) {
       cuda_ptx::mbarrier_arrive_expect_tx(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full,
-                                          Config::kTileN * kColumns * 2);
+                                          Config::kTileN * kColumns * Config::kBytes);
     }
     if (threadIdx.x < Config::kTileN / p.kv_box_rows) {
       const int box = static_cast<int>(threadIdx.x) * p.kv_box_rows;
@@ -122,13 +122,13 @@ struct Producer {
   // Rows by 16-byte copies, wherever they lie, with zeros from the end of the sequence on.
   template <int kColumns>
   __device__ __forceinline__ void gather_rows(const TileView& view, int tile, const Operand& operand, uint32_t to) {
-    constexpr int kChunks = kColumns / 8;
+    constexpr int kElements = 16 / Config::kBytes, kChunks = kColumns / kElements;
     const auto& s = view.sequence;
     const int first = tile * Config::kTileN, seqlen_k = static_cast<int>(s.band.seqlen_k);
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < Config::kTileN * kChunks; i += 32) {
       const int row = i / kChunks, chunk = i - row * kChunks;
-      const bool inside = first + row < seqlen_k && chunk * 8 < operand.dim;
+      const bool inside = first + row < seqlen_k && chunk * kElements < operand.dim;
       const char* source = operand.head;
       if (inside) {
         int64_t at = s.kv_row + first + row;
@@ -138,7 +138,7 @@ struct Producer {
           page = clamp_to(s.pages[entry], 0, p.forward.num_pages - 1);
           at -= int64_t{entry} * p.forward.page_size;
         }
-        source += 2 * (page * operand.stride.batch + at * operand.stride.row) + chunk * 16;
+        source += Config::kBytes * (page * operand.stride.batch + at * operand.stride.row) + chunk * 16;
       }
       ptx::copy_async_16(to + chunk_offset<Config::kSpan>(Config::kTileN, row, chunk), source, inside ? 16 : 0);
     }

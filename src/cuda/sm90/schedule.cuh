@@ -74,9 +74,11 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
   const uint32_t head = piece.pack * p.pack;
   const int rows = Config::kTileM / p.pack;
   view.first_row = int64_t{piece.query_block} * rows;
-  view_block<Config::kDense>(p.forward, piece.batch, head, piece.split, view.first_row, rows, Config::kTileN, view);
+  view_block<Config::kDense, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, rows,
+                                             Config::kTileN, view);
   view.head = static_cast<int32_t>(head);
   view.split = piece.split;
+  view.batch = static_cast<int32_t>(piece.batch);
   if (Config::kDense) return;
   view.copies = p.kv_box_rows != 0 && (p.forward.page_size == 0 || view.sequence.kv_row % p.kv_box_rows == 0);
   view.gathers_tail = !p.kv_bounded && view.tiles.end * Config::kTileN > view.sequence.band.seqlen_k;

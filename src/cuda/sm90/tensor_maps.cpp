@@ -55,22 +55,29 @@ cudaError_t load_encoder() {
   return cudaSuccess;
 }
 
-cudaError_t encode_tensor_map(const TensorView& view, bool bf16, int32_t span, CUtensorMap* map) {
+cudaError_t encode_tensor_map(const TensorView& view, int32_t dtype, int32_t span, CUtensorMap* map) {
   cuuint64_t extent[5], stride_bytes[4];
   cuuint32_t box[5];
   const cuuint32_t step[5] = {1, 1, 1, 1, 1};
+  const auto element_bytes = static_cast<cuuint64_t>(core::dtype_bytes(dtype));
   for (int i = 0; i < view.rank; ++i) {
     if (view.extent[i] == 0) return cudaSuccess;
     extent[i] = static_cast<cuuint64_t>(view.extent[i]);
     box[i] = static_cast<cuuint32_t>(view.box[i]);
     // The stride of a dimension of size 1 is never used, and may be anything in the problem.
-    if (i > 0) stride_bytes[i - 1] = view.extent[i] > 1 ? 2 * static_cast<cuuint64_t>(view.stride[i]) : 16;
+    if (i > 0) stride_bytes[i - 1] = view.extent[i] > 1 ? element_bytes * static_cast<cuuint64_t>(view.stride[i]) : 16;
   }
-  const CUresult result = encoder.load(std::memory_order_relaxed)(
-      map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      static_cast<cuuint32_t>(view.rank), const_cast<void*>(view.data), extent, stride_bytes, box, step,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, span == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encoder.load(std::memory_order_relaxed)(map,
+                                              dtype == TESSERA_E4M3   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                              : dtype == TESSERA_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                                              static_cast<cuuint32_t>(view.rank), const_cast<void*>(view.data), extent,
+                                              stride_bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                              span == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                              : span == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                           : CU_TENSOR_MAP_SWIZZLE_32B,
+                                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

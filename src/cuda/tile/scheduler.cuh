@@ -112,14 +112,17 @@ struct BlockView {
   float slope;
 };
 
-template <bool kDense>
+// kBytes: of an element of k and v.
+template <bool kDense, int kBytes = 2>
 TESSERA_HD void view_block(const ForwardParams& p, uint32_t batch, uint32_t head, int split, int64_t first_row,
                            int tile_m, int tile_n, BlockView& view) {
   locate_sequence<kDense>(p, batch, split, view.sequence);
   view.tiles = view.sequence.band.visible_tiles(first_row, first_row + tile_m, tile_n);
   const int64_t head_kv = head / static_cast<uint32_t>(p.group);
-  view.k = static_cast<const char*>(p.k) + 2 * (view.sequence.kv_batch * p.k_stride.batch + head_kv * p.k_stride.head);
-  view.v = static_cast<const char*>(p.v) + 2 * (view.sequence.kv_batch * p.v_stride.batch + head_kv * p.v_stride.head);
+  view.k =
+      static_cast<const char*>(p.k) + kBytes * (view.sequence.kv_batch * p.k_stride.batch + head_kv * p.k_stride.head);
+  view.v =
+      static_cast<const char*>(p.v) + kBytes * (view.sequence.kv_batch * p.v_stride.batch + head_kv * p.v_stride.head);
   view.bias_row0 = batch * p.bias_stride[0] + head * p.bias_stride[1] + view.sequence.first_key * p.bias_stride[3];
   view.slope = p.alibi_slopes != nullptr ? p.alibi_slopes[batch * p.alibi_stride + head] : 0.0f;
 }

@@ -1,0 +1,53 @@
+// Tile shapes of the sm90 forward for e4m3. Host and device.
+#pragma once
+
+#include "config.hpp"
+
+namespace tessera::cuda::sm90 {
+
+// As ForwardShape, of bytes, with V^T beside V: wgmma multiplies bytes by a K-major operand only, so warps of the
+// producer's warpgroup turn every tile of V over in shared memory. A tile of V^T has eight rows of ones below, whose
+// products are the sums of p.
+template <int kDimQk_, int kDimV_, int kGroups_, int kTileN_, int kQueryStages_, int kStages_>
+struct Fp8Shape {
+  static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
+  static constexpr int kQueryStages = kQueryStages_, kStages = kStages_, kBytes = 1, kTransposers = 2;
+  static constexpr bool kTurns = true, kDense = false;
+  static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+  // Bytes of a row of Q, K and V that lie together, swizzled; of V^T, whose rows are kTileN keys.
+  static constexpr int kSpan = kDimQk % 128 == 0 && kDimV % 128 == 0 ? 128 : 64, kSpanColumns = kSpan;
+  static constexpr int kKeySpan = kTileN % 128 == 0 ? 128 : kTileN % 64 == 0 ? 64 : 32;
+  static constexpr int kValueRows = kDimV + 8;
+  static constexpr int kQueryBytes = kTileM * kDimQk, kKeyBytes = kTileN * kDimQk, kValueBytes = kTileN * kDimV;
+  static constexpr int kTransposedBytes = kTileN * kValueRows;
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 56 : 40, kConsumerRegisters = kGroups == 3 ? 152 : 232;
+  static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= kLaunchRegisters * (kGroups + 1));
+  static_assert(kTileN % 32 == 0 && kDimQk % kSpan == 0 && kDimV % kSpan == 0);
+  // [Q tiles][K tiles][V tiles][V^T tiles][Control][Fp8Notes a consumer's thread]. A tile begins where its swizzle
+  // does: at 8 of its spans.
+  static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kKeyBytes;
+  static constexpr int kTransposedOffset = kValueOffset + kStages * kValueBytes;
+  static constexpr int kControlOffset = kTransposedOffset + kStages * kTransposedBytes, kControlBytes = 2048;
+  static constexpr int kNotesOffset = kControlOffset + kControlBytes, kNotesBytes = 32;
+  static constexpr int kSharedBytes = kNotesOffset + kNotesBytes * 128 * kGroups;
+  static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0 && kValueBytes % 1024 == 0);
+  static_assert(kTransposedBytes % (8 * kKeySpan) == 0 && kControlOffset % 128 == 0);
+  static_assert(kSharedBytes <= 227 * 1024);
+};
+
+// Shapes by bucket of head dims, with their share of the 8-bit peak on long rows. The shares are estimates from an
+// experiment's kernel of the same tiles (docs/notes/hopper.md), not yet measured here. More keys a step or a larger
+// head dim do not fit the registers: scores, both levels of accumulators and p are 216 of 232 at d 128.
+template <int kDim>
+struct Fp8Config;
+template <>
+struct Fp8Config<64> {
+  using Plain = Measured<Fp8Shape<64, 64, 3, 96, 2, 3>, 33, 200>;
+};
+template <>
+struct Fp8Config<128> {
+  using Plain = Measured<Fp8Shape<128, 128, 2, 128, 2, 3>, 40, 150>;
+};
+
+}  // namespace tessera::cuda::sm90

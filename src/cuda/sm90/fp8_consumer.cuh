@@ -1,0 +1,265 @@
+// A consumer warpgroup of e4m3: as consumer.cuh, with p v of one key tile in accumulators of its own, which float32
+// arithmetic adds to those of the tiles before. The tensor cores sum e4m3's products in short accumulators: one sum
+// over 16384 keys whose values have a mean lost 19 % of it, two levels 0.1 % (docs/notes/hopper.md).
+#pragma once
+
+#include "../ptx/barrier.cuh"
+#include "../ptx/convert.cuh"
+#include "../ptx/wgmma.cuh"
+#include "../tile/score.cuh"
+#include "fp8_control.cuh"
+#include "fp8_epilogue.cuh"
+#include "fp8_softmax.cuh"
+
+namespace tessera::cuda::sm90 {
+
+template <class Config>
+struct Fp8Consumer {
+  static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 32 columns in a span
+  static constexpr int kKeySpan = Config::kKeySpan, kKeySteps = kKeySpan / 32;
+  static constexpr int kFirstBarrier = 1;  // 0 is __syncthreads'
+  using Scores = float[Config::kTileN / 8][4];
+  using Probs = uint32_t[Config::kTileN / 32][4];
+  using Product = float[Config::kValueRows / 8][4];  // of p and v, the last eight columns p's sums
+  using Accumulators = float[Config::kDimV / 8][4];
+
+  const Params& p;
+  Fp8Control<Config>& control;
+  char* tiles;
+  uint32_t shared;  // address of the tiles
+  int group;        // of the consumers, counted from 0
+  Ring<Config::kStages> k, v;
+  Ring<Config::kQueryStages> q;
+  Ring<Control<Config>::kViews> views;
+
+  __device__ __forceinline__ static void release(uint64_t* barrier) {
+    if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
+  }
+  __device__ __forceinline__ void wait_turn() const { ptx::barrier_sync(kFirstBarrier + group, 256); }
+  __device__ __forceinline__ void pass_turn() const {
+    ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
+  }
+
+  // Issues scores = q k^T of the current stages.
+  __device__ __forceinline__ void multiply_query_key(Scores& scores) const {
+    const uint64_t a = ptx::matrix_descriptor<kSpan>(shared + q.stage * Config::kQueryBytes + group * 64 * kSpan, 16);
+    const uint64_t b = ptx::matrix_descriptor<kSpan>(shared + Config::kKeyOffset + k.stage * Config::kKeyBytes, 16);
+    ptx::wgmma_bytes_shared_first<Config::kTileN>(scores, a, b);
+#pragma unroll
+    for (int step = 1; step < Config::kDimQk / 32; ++step) {
+      const int span = step / kSteps, inner = step % kSteps * 32;
+      ptx::wgmma_bytes_shared<Config::kTileN>(scores, a + (span * Config::kTileM * kSpan + inner) / 16,
+                                              b + (span * Config::kTileN * kSpan + inner) / 16, 1);
+    }
+  }
+
+  // Issues product = p v of the current stage.
+  __device__ __forceinline__ void multiply_probs_value(Product& product, const Probs& probs) const {
+    const uint64_t b =
+        ptx::matrix_descriptor<kKeySpan>(shared + Config::kTransposedOffset + v.stage * Config::kTransposedBytes, 16);
+    ptx::wgmma_bytes_registers_first<Config::kValueRows>(product, probs[0], b);
+#pragma unroll
+    for (int step = 1; step < Config::kTileN / 32; ++step) {
+      const int span = step / kKeySteps, inner = step % kKeySteps * 32;
+      ptx::wgmma_bytes_registers<Config::kValueRows>(product, probs[step],
+                                                     b + (span * Config::kValueRows * kKeySpan + inner) / 16, 1);
+    }
+  }
+
+  // Scores' registers of four blocks of 8 keys as they come are an operand's of 32 keys in the order of V^T's tiles:
+  // bytes 4 q + 2 j + e of 16 are keys 8 j + 2 q + e.
+  __device__ __forceinline__ static void pack_probs(const Scores& scores, Probs& probs) {
+#pragma unroll
+    for (int step = 0; step < Config::kTileN / 32; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int block = 4 * step + i / 2 * 2, e = i % 2 * 2;
+        probs[step][i] =
+            ptx::pack_e4m3(scores[block][e], scores[block][e + 1], scores[block + 1][e], scores[block + 1][e + 1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void accumulate(const Product& product, Accumulators& acc, Fp8Rows& rows,
+                                                    const float (&correction)[2]) {
+#pragma unroll
+    for (int n = 0; n < Config::kDimV / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[n][e] = fmaf(acc[n][e], correction[e / 2], product[n][e]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      rows.row_sum[half] = fmaf(rows.row_sum[half], correction[half], product[Config::kDimV / 8][2 * half]);
+    }
+  }
+
+  // Of this warp in the tile.
+  __device__ __forceinline__ int first_row() const { return group * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16; }
+  __device__ __forceinline__ int row_of(int half) const { return first_row() + fragment_row(0, half); }
+
+  // What the scores of a lane's row are multiplied by, in base 2.
+  __device__ __forceinline__ float find_scale(const TileView& view, int half) const {
+    const Fp8Params& f = p.fp8;
+    const int r = row_of(half), row = p.pack == 1 ? r : r / p.pack, head = view.head + r - row * p.pack;
+    float scale = p.forward.scale_log2;
+    if (f.q_scale.data != nullptr) {
+      // Rows past the last have none.
+      const int64_t i = view.first_row + row < p.forward.seqlen_q ? view.first_row + row : p.forward.seqlen_q - 1;
+      scale *=
+          f.q_scale
+              .data[view.batch * f.q_scale.stride[0] +
+                    f.q_scale.rows.divide(static_cast<uint32_t>(i)) * f.q_scale.stride[1] + head * f.q_scale.stride[2]];
+    }
+    if (f.k_scale.data != nullptr) {
+      scale *= f.k_scale.data[key_batch(p.forward, view) * f.k_scale.stride[0] +
+                              view.head / p.forward.group * f.k_scale.stride[2]];
+    }
+    return scale;
+  }
+
+  __device__ __forceinline__ Fp8Notes& notes() const {
+    return reinterpret_cast<Fp8Notes*>(tiles + Config::kNotesOffset)[threadIdx.x - 128];
+  }
+  // Writes the thread's notes. True: some row of the warp has a scale that is no ordinary positive number, or none.
+  __device__ __forceinline__ bool take_notes(const TileView& view) const {
+    Fp8Notes& out = notes();
+    bool odd = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row_of(half);
+      const core::Range keys = view.sequence.band.visible_keys(view.first_row + (p.pack == 1 ? r : r / p.pack));
+      out.begin[half] = static_cast<int>(keys.begin);
+      out.end[half] = static_cast<int>(keys.end);
+      const float scale = find_scale(view, half);
+      out.scale[half] = out.first_scale[half] = scale;
+      odd |= !(scale > 1e-30f && scale < 1e30f);
+    }
+    odd = __any_sync(0xffffffffu, odd);
+    if (odd) out.scale[0] = out.scale[1] = 1.0f;
+    return odd;
+  }
+
+  // Scores of one tile to probabilities. `odd`: they are multiplied first, so that what is masked stays masked.
+  template <bool kMasked>
+  __device__ __forceinline__ void softmax_tile(Scores& scores, Fp8Rows& rows, bool odd, int tile) const {
+    const Fp8Notes& own = notes();
+    if (odd) {
+#pragma unroll
+      for (int n = 0; n < Config::kTileN / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) scores[n][e] *= own.first_scale[e / 2];
+      }
+    }
+    if constexpr (kMasked) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // One comparison a score, of where it lies behind the row's first key.
+        const int first = fragment_column(0, 0) + tile * Config::kTileN - own.begin[half];
+        const auto count = static_cast<uint32_t>(own.end[half] - own.begin[half]);
+#pragma unroll
+        for (int n = 0; n < Config::kTileN / 8; ++n) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            if (static_cast<uint32_t>(first) + (8 * n + e) >= count) scores[n][2 * half + e] = -INFINITY;
+          }
+        }
+      }
+    }
+    const float scale[2] = {own.scale[0], own.scale[1]};
+    exponentiate(scores, rows, scale);
+  }
+
+  // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
+  __device__ __forceinline__ void run_tiles(const TileView& view, int begin, int end, Accumulators& acc,
+                                            Fp8Rows& rows) {
+    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin)),
+              unmasked_end = uniform(static_cast<int>(view.tiles.unmasked_end));
+    const bool odd = take_notes(view);
+    Scores scores;
+    Product product;
+    Probs probs;
+
+    wait(control.q_full[q.stage], q.phase);
+    wait(control.k_full[k.stage], k.phase);
+    wait_turn();
+    ptx::wgmma_fence();
+    multiply_query_key(scores);
+    ptx::wgmma_commit();
+    pass_turn();
+    ptx::wgmma_wait<0>();
+    ptx::pin(scores);
+    release(&control.k_empty[k.stage]);
+    k.advance();
+    if (begin < unmasked_begin || begin >= unmasked_end) {
+      softmax_tile<true>(scores, rows, odd, begin);
+    } else {
+      softmax_tile<false>(scores, rows, odd, begin);
+    }
+    pack_probs(scores, probs);
+
+    const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
+      wait(control.k_full[k.stage], k.phase);
+      wait_turn();
+      ptx::wgmma_fence();
+      multiply_query_key(scores);
+      ptx::wgmma_commit();
+      wait(control.transposed_full[v.stage], v.phase);
+      multiply_probs_value(product, probs);
+      ptx::wgmma_commit();
+      pass_turn();
+      ptx::wgmma_wait<1>();
+      ptx::pin(scores);
+      release(&control.k_empty[k.stage]);
+      k.advance();
+      const float correction[2] = {rows.correction[0], rows.correction[1]};
+      softmax_tile<kMasked>(scores, rows, odd, tile);
+      ptx::wgmma_wait<0>();
+      ptx::pin(product);
+      release(&control.transposed_empty[v.stage]);
+      v.advance();
+      accumulate(product, acc, rows, correction);
+      pack_probs(scores, probs);
+    };
+    int tile = begin + 1;
+#pragma unroll 1
+    for (; tile < unmasked_begin; ++tile) advance.template operator()<true>(tile);
+#pragma unroll 1
+    for (; tile < unmasked_end; ++tile) advance.template operator()<false>(tile);
+#pragma unroll 1
+    for (; tile < end; ++tile) advance.template operator()<true>(tile);
+    release(&control.q_empty[q.stage]);
+    q.advance();
+
+    wait(control.transposed_full[v.stage], v.phase);
+    ptx::wgmma_fence();
+    multiply_probs_value(product, probs);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(product);
+    release(&control.transposed_empty[v.stage]);
+    v.advance();
+    accumulate(product, acc, rows, rows.correction);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
+    while (true) {
+      wait(control.view_full[views.stage], views.phase);
+      const TileView& view = control.views[views.stage];
+      if (!uniform(view.valid)) return;
+      Accumulators acc;
+#pragma unroll
+      for (int n = 0; n < Config::kDimV / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+      Fp8Rows rows{{-INFINITY, -INFINITY}, {0.0f, 0.0f}, {0.0f, 0.0f}};
+      const int begin = uniform(static_cast<int>(view.tiles.begin)), end = uniform(static_cast<int>(view.tiles.end));
+      if (begin < end) run_tiles(view, begin, end, acc, rows);
+      const float scale[2] = {notes().scale[0], notes().scale[1]};
+      fp8_epilogue(p, view, first_row(), acc, rows, scale);
+      __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
+      release(&control.view_empty[views.stage]);
+      views.advance();
+    }
+  }
+};
+
+}  // namespace tessera::cuda::sm90

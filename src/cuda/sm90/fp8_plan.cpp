@@ -1,0 +1,95 @@
+// cuda.sm90.forward_fp8 for the host: which problems on e4m3 it takes, and how it is launched.
+#include "../forward_host.hpp"
+#include "../kernels.hpp"
+#include "cut.hpp"
+
+namespace tessera::cuda::sm90 {
+namespace {
+
+using core::DeviceInfo;
+using core::Launch;
+using core::Plan;
+using core::Problem;
+using core::Refusal;
+using core::ScaleOperand;
+
+const Instance& instance(const Problem& p) {
+  return p.head_dim_qk <= kE4m3D64.dim_qk && p.head_dim_v <= kE4m3D64.dim_v ? kE4m3D64 : kE4m3D128;
+}
+
+// One scale a head: over the keys of a tile probabilities are summed by the tensor cores.
+Refusal refuse_scales(const Problem& p) {
+  const struct {
+    const char *rows, *pages;
+    const ScaleOperand& scale;
+  } rules[] = {{"k_scale_rows", "k_scale.stride[0]", p.k_scale}, {"v_scale_rows", "v_scale.stride[0]", p.v_scale}};
+  for (const auto& rule : rules) {
+    if (rule.scale.rows != 0)
+      return {"takes one scale of k and of v for all rows of a head", rule.rows, rule.scale.rows};
+    if (p.layout_kv == TESSERA_PAGED && p.num_pages > 1 && rule.scale.stride[0] != 0) {
+      return {"takes one scale of k and of v for all pages", rule.pages, rule.scale.stride[0]};
+    }
+  }
+  return {};
+}
+
+Refusal refuse_features(const Problem& p) {
+  if (p.pass != TESSERA_FORWARD) return {"forward pass only"};
+  if (p.q.dtype != TESSERA_E4M3) return {"takes e4m3", "q.dtype", p.q.dtype};
+  // The accumulators of a larger one fill the registers (fp8_config.hpp).
+  if (p.head_dim_qk > 128 || p.head_dim_qk % 16 != 0)
+    return {"takes head_dim_qk 16 to 128 in multiples of 16", "head_dim_qk", p.head_dim_qk};
+  if (p.head_dim_v > 128 || p.head_dim_v % 16 != 0)
+    return {"takes head_dim_v 16 to 128 in multiples of 16", "head_dim_v", p.head_dim_v};
+  if (p.v_order != 0) return {"reads v in the order of its rows only", "v_order", p.v_order};
+  if (p.softcap != 0) return {"takes no softcap"};
+  if (p.has(TESSERA_FLAG_BIAS)) return {"takes no bias"};
+  if (p.has(TESSERA_FLAG_ALIBI)) return {"takes no ALiBi slopes"};
+  return refuse_scales(p);
+}
+
+Refusal refuse(const Problem& p, const DeviceInfo& device) {
+  if (device.is_cpu) return {"runs on CUDA devices only"};
+  if (const Refusal refusal = refuse_features(p)) return refusal;
+  return refuse_launch(p, device, instance(p));
+}
+
+Cut cut(const Problem& p, const DeviceInfo& device) {
+  Cut c = start_cut(p, device, instance(p));
+  split_keys(p, device, &c);
+  return c;
+}
+
+Launch configure(const Problem& p, const DeviceInfo& device) {
+  Launch launch = configure_cut(p, device, cut(p, device));
+  launch.instructions = "wgmma e4m3 in two levels, tma; v transposed in shared memory";
+  return launch;
+}
+
+CacheScale scale_of(const float* data, const ScaleOperand& scale) {
+  return {data, {scale.stride[0], scale.stride[1], scale.stride[2]}, Divisor(static_cast<uint32_t>(scale.rows))};
+}
+
+int run(const Plan& plan, const core::RunContext& context) {
+  const Problem& p = plan.problem;
+  const tessera_tensors& t = *context.tensors;
+  Params params{};
+  params.fp8 = {scale_of(t.q_scale, p.q_scale),
+                scale_of(t.k_scale, p.k_scale),
+                scale_of(t.v_scale, p.v_scale),
+                p.has(TESSERA_FLAG_V_MEAN) ? t.v_mean : nullptr,
+                p.v_mean_stride,
+                p.o.dtype == TESSERA_BF16};
+  return run_cut(plan, context, cut(p, *plan.device), &params);
+}
+
+int prepare(const Plan& plan, tessera_status* status) {
+  return prepare_cut(plan, cut(plan.problem, *plan.device), status);
+}
+
+}  // namespace
+
+// Only when pinned, until it has run on a GPU.
+const core::KernelEntry kForwardFp8{"cuda.sm90.forward_fp8", refuse, configure, run, true, prepare};
+
+}  // namespace tessera::cuda::sm90
