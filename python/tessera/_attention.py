@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _c
 from ._arrays import View, nothing, view
-from ._call import fill, options, pin, remember
+from ._call import fill, options, output_dtype, pin, remember
 from ._problem import Plan
 
 _plans: dict[tuple, Plan] = {}
@@ -132,7 +132,7 @@ def attention(
     tensors.k = k.pointer
     tensors.v = v.pointer
     dim_v = v.shape[2] if v_order else v.shape[3]
-    o, tensors.o = kind.empty(q, (batch, seqlen_q, heads_q, dim_v), plan._problem.o.dtype)
+    o, tensors.o = kind.empty(q, (batch, seqlen_q, heads_q, dim_v), output_dtype(q, _OUT_DTYPES.get(out_dtype, 0)))
     if return_lse:
         lse, tensors.lse = kind.empty(q, (batch, heads_q, seqlen_q), _c.F64 if q.dtype == _c.F64 else _c.F32)
     if 0 in q.shape:

@@ -257,6 +257,11 @@ def _fill_sizes(problem: Problem, q: View, k: View, extras: dict[str, View], lon
     return batch
 
 
+def output_dtype(q: View, asked: int = 0) -> int:
+    """o's type: the one that is asked for, else q's, of e4m3 q bfloat16."""
+    return asked or (_c.BF16 if q.dtype == _c.E4M3 else q.dtype)
+
+
 def fill(
     q: View,
     k: View,
@@ -289,7 +294,7 @@ def fill(
     problem.mask_alignment = _c.TOP_LEFT if top_left else _c.BOTTOM_RIGHT
     for name, one in (("q", q), ("k", k), ("v", v)):
         describe(problem, name, one)
-    problem.o.dtype = out_dtype or (_c.BF16 if q.dtype == _c.E4M3 else q.dtype)
+    problem.o.dtype = output_dtype(q, out_dtype)
     problem.flags |= (_c.FLAG_LSE if return_lse else 0) | (_c.FLAG_DETERMINISTIC if deterministic else 0)
     heads_q = q.shape[-2]
     for name, flag in _FLAGS.items():
