@@ -17,7 +17,7 @@
 namespace tessera::baselines {
 namespace {
 
-core::Refusal refuse_reference(const core::Problem& problem, const core::DeviceInfo& device) {
+core::Refusal refuse_reference(const core::Problem&, const core::DeviceInfo& device) {
   if (!device.is_cpu) return {"runs on the CPU only"};
   return {};
 }
