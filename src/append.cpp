@@ -4,7 +4,6 @@
 #include "append.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -22,18 +21,10 @@ struct ElementE4M3 {
   using Storage = uint8_t;
 };
 
-// value / scale to the nearest of -127 to 127, ties to even.
-int8_t quantize(float value, float scale) {
-  const float unit = value / scale;
-  if (scale == 0 || std::isnan(unit)) return 0;
-  constexpr float kShift = 0x1.8p23f;  // its last place is 1, so the addition rounds
-  return static_cast<int8_t>(std::clamp(unit, -127.0f, 127.0f) + kShift - kShift);
-}
-
 template <class Out, class Number>
 typename Out::Storage encode(Number value, float scale) {
   if constexpr (std::is_same_v<Out, ElementInt8>) {
-    return quantize(value, scale);
+    return scale == 0 ? int8_t{0} : float_to_int8(value / scale);
   } else if constexpr (std::is_same_v<Out, ElementE4M3>) {
     return scale == 0 ? uint8_t{0} : float_bits_to_e4m3(float_bits(value / scale));
   } else {

@@ -49,6 +49,14 @@ inline uint16_t float_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
+// The nearest of -127 to 127, ties to even; 0 of NaN. On the host and on devices.
+TESSERA_HD int8_t float_to_int8(float value) {
+  if (value != value) return 0;
+  constexpr float kShift = 0x1.8p23f;  // its last place is 1, so the addition rounds
+  const float inside = value < -127.0f ? -127.0f : value > 127.0f ? 127.0f : value;
+  return static_cast<int8_t>(inside + kShift - kShift);
+}
+
 // A float's bits as OCP 8-bit E4M3: beyond 448 the largest number, NaN stays NaN. On the host and on devices, without
 // branches.
 TESSERA_HD uint8_t float_bits_to_e4m3(uint32_t bits) {

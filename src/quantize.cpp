@@ -4,6 +4,7 @@
 #include "quantize.hpp"
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -12,12 +13,6 @@
 
 namespace tessera::core {
 namespace {
-
-int8_t to_int8(float value) {
-  if (std::isnan(value)) return 0;
-  constexpr float kShift = 0x1.8p23f;  // its last place is 1, so the addition rounds
-  return static_cast<int8_t>(std::clamp(value, -127.0f, 127.0f) + kShift - kShift);
-}
 
 template <class Element>
 void load_row(const void* data, int64_t at, int64_t dim, float* row) {
@@ -159,7 +154,7 @@ class Body {
   void encode(const float* row, float scale, uint8_t* bytes) const {
     const float unit = 1.0f / scale;
     if (q_.y.dtype == TESSERA_INT8) {
-      for (int64_t c = 0; c < args_.head_dim; ++c) bytes[c] = static_cast<uint8_t>(to_int8(row[c] * unit));
+      for (int64_t c = 0; c < args_.head_dim; ++c) bytes[c] = static_cast<uint8_t>(float_to_int8(row[c] * unit));
     } else {
       for (int64_t c = 0; c < args_.head_dim; ++c) bytes[c] = float_bits_to_e4m3(float_bits(row[c] * unit));
     }

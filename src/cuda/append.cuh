@@ -20,9 +20,7 @@ namespace tessera::cuda {
 __device__ __forceinline__ uint32_t quantize(float value, float scale, int32_t dtype) {
   const float number = __fdiv_rn(value, scale);
   if (dtype == TESSERA_E4M3) return scale == 0.0f ? 0 : core::float_bits_to_e4m3(__float_as_uint(number));
-  if (scale == 0.0f || number != number) return 0;
-  const float inside = number < -127.0f ? -127.0f : (number > 127.0f ? 127.0f : number);
-  return static_cast<uint8_t>(static_cast<int8_t>(rintf(inside)));
+  return scale == 0.0f ? 0 : static_cast<uint8_t>(core::float_to_int8(number));
 }
 
 __device__ __forceinline__ void store_unit(char* row, int32_t dtype, int first, int count, bool aligned, float scale,

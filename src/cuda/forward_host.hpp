@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "decode_params.hpp"
 #include "forward_params.hpp"
 #include "kernel_entry.hpp"
 
@@ -48,6 +49,11 @@ struct Extents {
 Extents extents(const core::Problem& p);
 // The strides of an operand of `batches` x `rows` x `heads`; those of dims of size 1 are 0.
 Strides strides(const core::Operand& operand, int64_t batches, int64_t rows, int64_t heads);
+
+// Scales as kernels read them; `data` may be null.
+inline CacheScale scale_of(const float* data, const core::ScaleOperand& scale) {
+  return {data, {scale.stride[0], scale.stride[1], scale.stride[2]}, Divisor(static_cast<uint32_t>(scale.rows))};
+}
 
 // Heads of one batch after another, `heads` of them, as many together as leave K and V in half of L2 (the other half is
 // for what streams by), in multiples of `unit`. Where all query blocks cost the same there is nothing to balance, and a

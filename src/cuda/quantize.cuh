@@ -81,10 +81,7 @@ __device__ __forceinline__ Unit transform_unit(const QuantizeParams& p, Unit uni
 
 __device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, float b, float c, float d) {
   if (p.y_dtype == TESSERA_INT8) {
-    const auto one = [](float x) -> uint32_t {
-      if (x != x) return 0;
-      return static_cast<uint8_t>(static_cast<int8_t>(rintf(x < -127.0f ? -127.0f : x > 127.0f ? 127.0f : x)));
-    };
+    const auto one = [](float x) { return uint32_t{static_cast<uint8_t>(core::float_to_int8(x))}; };
     return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
   }
   if constexpr (ptx::kConvertsE4m3) {

@@ -163,10 +163,6 @@ Refusal refuse_bytes(const Problem& p) {
   return {};
 }
 
-CacheScale scale_of(const float* data, const core::ScaleOperand& scale) {
-  return {data, {scale.stride[0], scale.stride[1], scale.stride[2]}, Divisor(static_cast<uint32_t>(scale.rows))};
-}
-
 Refusal refuse_decode(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
   if (const Refusal refusal = refuse_operands(p, TESSERA_FORWARD, true)) return refusal;

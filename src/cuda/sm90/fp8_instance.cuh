@@ -20,22 +20,7 @@ struct Fp8Kernel {
                             Config::kSharedBytes, stream);
   }
 
-  static constexpr Instance instance() {
-    return {Config::kDimQk,
-            Config::kDimV,
-            Config::kTileM,
-            Config::kTileN,
-            Config::kStages,
-            Config::kQueryStages,
-            Config::kThreads,
-            Config::kConsumerRegisters,
-            Config::kSharedBytes,
-            Config::kSpan,
-            Config::kShare,
-            Config::kOverheadTiles,
-            prepare,
-            launch};
-  }
+  static constexpr Instance instance() { return instance_of<Config>(prepare, launch); }
 };
 
 }  // namespace tessera::cuda::sm90

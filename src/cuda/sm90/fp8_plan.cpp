@@ -66,10 +66,6 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   return launch;
 }
 
-CacheScale scale_of(const float* data, const ScaleOperand& scale) {
-  return {data, {scale.stride[0], scale.stride[1], scale.stride[2]}, Divisor(static_cast<uint32_t>(scale.rows))};
-}
-
 int run(const Plan& plan, const core::RunContext& context) {
   const Problem& p = plan.problem;
   const tessera_tensors& t = *context.tensors;

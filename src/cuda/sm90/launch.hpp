@@ -18,6 +18,26 @@ struct Instance {
   cudaError_t (*launch)(const Params& params, uint32_t blocks, cudaStream_t stream);
 };
 
+// The entry of a kernel of a shape.
+template <class Config>
+constexpr Instance instance_of(cudaError_t (*prepare)(),
+                               cudaError_t (*launch)(const Params& params, uint32_t blocks, cudaStream_t stream)) {
+  return {Config::kDimQk,
+          Config::kDimV,
+          Config::kTileM,
+          Config::kTileN,
+          Config::kStages,
+          Config::kQueryStages,
+          Config::kThreads,
+          Config::kConsumerRegisters,
+          Config::kSharedBytes,
+          Config::kSpan,
+          Config::kShare,
+          Config::kOverheadTiles,
+          prepare,
+          launch};
+}
+
 // Wide tiles are for long dense rows. `general` also takes softcap, bias, ALiBi and any scale.
 struct Bucket {
   Instance plain, wide, general;
