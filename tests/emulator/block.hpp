@@ -19,6 +19,7 @@
 
 namespace tessera::emulator {
 
+inline constexpr int kSlowRelease = 300000;  // pauses of a thread
 inline constexpr int kLanes = 32, kMostWarps = 32, kBarriers = 16;
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
 

@@ -22,14 +22,11 @@ __device__ __forceinline__ void reduce_add_v4(float* address, const float (&valu
                : "memory");
 }
 
-// *address += value after everything that this thread did or saw before. PTX ISA: red.release.gpu.global.add.s32.
+// *address += value after everything that this thread did before, and that others did before a barrier by which this
+// thread knows of them (PTX ISA, "Causality Order"). PTX ISA: red.release.gpu.global.add.s32.
 __device__ __forceinline__ void reduce_add_release(int32_t* address, int32_t value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-
-// Orders what this thread did before against what it does behind, for every thread of the device; __threadfence() also
-// orders them with the fences of all other threads, at a higher price. PTX ISA: fence.acq_rel.gpu.
-__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // Reads a counter; what its writers did before is then seen. PTX ISA: ld.acquire.gpu.global.s32.
 __device__ __forceinline__ int32_t load_acquire(const int32_t* address) {

@@ -18,7 +18,7 @@ struct BackwardControl {
   uint64_t d_o_full[kStages], d_o_empty[kStages];  // dO and delta
   uint64_t grads_full[2], grads_empty[2];          // dS, by the consumers for each other
   uint64_t probs_full, probs_empty;                // P, by one warpgroup for the other where they share the tensors
-  uint64_t turn_open[2], turn_done[2];             // for dq of a step, in a fixed order of additions
+  uint64_t turn_open[2], turn_done[2], turn_seen[2];  // for dq of a step, in a fixed order of additions
   KeyTileView view;
 
   __device__ void init() {
@@ -35,6 +35,7 @@ struct BackwardControl {
     for (uint64_t& barrier : grads_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
     for (uint64_t& barrier : turn_open) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : turn_done) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
+    for (uint64_t& barrier : turn_seen) ::cuda::ptx::mbarrier_init(&barrier, 1);
     ::cuda::ptx::mbarrier_init(&probs_full, 128);
     ::cuda::ptx::mbarrier_init(&probs_empty, 128);
     ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);

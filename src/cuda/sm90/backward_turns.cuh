@@ -31,8 +31,9 @@ struct BackwardTurns {
     Ring<2> ring;
     do {
       const int64_t before = tiles_before(step);
-      // The turn two steps ago is over, so nobody still waits for the barrier's last phase.
-      wait(control.turn_done[ring.stage], ring.phase ^ 1);
+      // The turn two steps ago is over, so nobody still waits for the barrier's last phase, and close() has seen it: it
+      // may take long to tell the next block, and must not miss a phase meanwhile.
+      wait(control.turn_seen[ring.stage], ring.phase ^ 1);
       while (ptx::load_acquire(turn(step)) < before) {
       }
       ::cuda::ptx::mbarrier_arrive(&control.turn_open[ring.stage]);
@@ -45,6 +46,7 @@ struct BackwardTurns {
     Ring<2> ring;
     do {
       wait(control.turn_done[ring.stage], ring.phase);
+      ::cuda::ptx::mbarrier_arrive(&control.turn_seen[ring.stage]);
       ptx::reduce_add_release(turn(step), 1);
       ring.advance();
     } while (step.advance(control.view));

@@ -10,8 +10,14 @@ inline void reduce_add_v4(float* address, const float (&v)[4], TESSERA_WHERE) {
     emulator::fail(where, "red.v4 at %p, which is no multiple of 16", static_cast<void*>(address));
   for (int i = 0; i < 4; ++i) atomicAdd(address + i, v[i]);
 }
-inline void reduce_add_release(int32_t* address, int32_t value) { atomicAdd(address, value); }
-inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+// A release waits for what was written before: now and then so long that the other threads go steps ahead.
+inline void reduce_add_release(int32_t* address, int32_t value) {
+  emulator::Block& block = *emulator::Block::running();
+  if (block.random() % 8 == 0) {
+    for (int i = 0; i < emulator::kSlowRelease; ++i) block.pause();
+  }
+  atomicAdd(address, value);
+}
 inline uint32_t fetch_increment(uint32_t* address) { return atomicAdd(address, 1u); }
 inline int32_t load_acquire(const int32_t* address, TESSERA_WHERE) {
   emulator::Block::running()->spin(where);
