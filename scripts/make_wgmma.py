@@ -13,9 +13,9 @@ VALUE_COLUMNS = (64, 96, 128, 192, 256)
 # Columns of backward's products: k q^T and v d_o^T, and k^T ds (A MN-major, B K-major).
 FIRST_COLUMNS = (64, 128)
 TRANSPOSED_COLUMNS = (32, 64)
-# Columns of e4m3's products: q k^T, and p v with eight columns of ones beside v's, which sum p.
-BYTE_SCORE_COLUMNS = (96, 128)
-BYTE_VALUE_COLUMNS = (72, 136)
+# Columns of e4m3's products: q k^T, and p v with eight columns of ones beside v's, which sum p, or pieces.
+BYTE_SCORE_COLUMNS = (64, 96, 128)
+BYTE_VALUE_COLUMNS = (64, 72, 136)
 WIDTH = 120
 
 HEAD = """\

@@ -1,6 +1,6 @@
 // How the Hopper forward for e4m3 lays out what its instructions read: q, k and V^T as operands of wgmma, p's
-// fragments, V turned over, boxes of bytes. On integers that e4m3 and the sums hold exactly, so results are compared
-// bit for bit; the expected layouts are written out from the PTX ISA, not taken from the library.
+// fragments, V turned over and V^T brought as it is, boxes of bytes. On integers that e4m3 and the sums hold exactly,
+// so results are compared bit for bit; the expected layouts are written out from the PTX ISA, not from the library.
 #include <cuda/ptx>
 
 #include <cstring>
@@ -141,6 +141,7 @@ TEST(GpuEncodings, QueryAndKeyDescriptorsOfBytes) {
   TESSERA_NEEDS_HOPPER();
   check_score_products<Fp8Config<64>::Plain>();
   check_score_products<Fp8Config<128>::Plain>();
+  check_score_products<Fp8Config<256>::Plain>();
 }
 
 // p [kTileM, kTileN] as scores' registers hold it, packed as the kernel does, times V as the transposers turn it over.
@@ -152,12 +153,13 @@ __global__ void __launch_bounds__(kConsumers<Config>, 1)
   poison_tiles<Config>(shared);
   cuda::sm90::fill_ones<Config>(shared);
   const auto consumer = last_stages<Config>(params, shared);
-  copy_tile(shared + Config::kValueOffset + consumer.v.stage * Config::kValueBytes, v, Config::kValueBytes);
+  copy_tile(shared + Config::kValueOffset + (Config::kValueStages - 1) * Config::kValueBytes, v, Config::kValueBytes);
   __syncthreads();
   if (threadIdx.x < 32 * Config::kTransposers) {
     cuda::sm90::Transposer<Config> transposer{consumer.control, consumer.shared,
                                               cuda::sm90::uniform(static_cast<int>(threadIdx.x / 32))};
-    transposer.v.stage = consumer.v.stage;
+    transposer.v.stage = Config::kValueStages - 1;
+    transposer.transposed.stage = consumer.v.stage;
     transposer.transpose();
   }
   publish_tiles();
@@ -173,11 +175,25 @@ __global__ void __launch_bounds__(kConsumers<Config>, 1)
   consumer.pack_probs(scores, probs);
   float product[Config::kValueRows / 8][4];
   cuda::ptx::wgmma_fence();
-  consumer.multiply_probs_value(product, probs);
+  if constexpr (Config::kDimV <= 128) {
+    consumer.multiply_probs_value(product, probs);
+  } else {  // in the pieces of fp8_wide_loop.cuh
+    consumer.template multiply_probs_value<0, true>(reinterpret_cast<float(&)[8][4]>(product[0]), probs);
+    consumer.template multiply_probs_value<64, true>(reinterpret_cast<float(&)[8][4]>(product[8]), probs);
+    consumer.template multiply_probs_value<128, true>(reinterpret_cast<float(&)[8][4]>(product[16]), probs);
+    consumer.template multiply_probs_value<192, true>(reinterpret_cast<float(&)[9][4]>(product[24]), probs);
+  }
   cuda::ptx::wgmma_commit();
   cuda::ptx::wgmma_wait<0>();
   cuda::ptx::pin(product);
   dump(product, out);
+}
+
+// Row r of V^T: even columns and then odd ones, or ones.
+template <class Config>
+int64_t column_of_row(int64_t r) {
+  constexpr int64_t kHalf = Config::kDimV / 2;
+  return r < kHalf ? 2 * r : 2 * (r - kHalf) + 1;
 }
 
 template <class Config>
@@ -197,8 +213,7 @@ void check_value_products() {
   }
   ASSERT_NO_FATAL_FAILURE(launch(value_products<Config>, 1, kConsumers<Config>, Config::kSharedBytes, Params{},
                                  scores.data(), v_tile.data(), out.data(), turned.data()));
-  // Row r of V^T is column 2 (r % 8) + r / 8 % 2 of its 16, or ones.
-  const auto column_of = [](int64_t r) { return r / 16 * 16 + r % 8 * 2 + r / 8 % 2; };
+  const auto column_of = column_of_row<Config>;
   Differences bytes, differences;
   for (int64_t r = 0; r < Config::kValueRows; ++r) {
     for (int64_t slot = 0; slot < Config::kTileN; ++slot) {
@@ -224,6 +239,81 @@ TEST(GpuEncodings, ValuesTurnedOverMeetTheirProbabilities) {
   TESSERA_NEEDS_HOPPER();
   check_value_products<Fp8Config<64>::Plain>();
   check_value_products<Fp8Config<128>::Plain>();
+  check_value_products<Fp8Config<256>::Plain>();
+}
+
+// A tile of V^T by the warps that bring it: copied, or gathered up to `left` keys.
+template <class Config>
+__global__ void bring_values(const __grid_constant__ Params p, int slot, int left, uint8_t* out) {
+  extern __shared__ __align__(1024) char shared[];
+  auto& control = *reinterpret_cast<Fp8Control<Config>*>(shared + Config::kControlOffset);
+  poison_tiles<Config>(shared);
+  if (threadIdx.x == 0) {
+    control.init();
+    cuda::sm90::TileView& view = control.views[0];
+    view.head = 1;
+    view.sequence.kv_batch = 1;
+    view.v = static_cast<const char*>(p.forward.v) + p.forward.v_stride.batch + p.forward.v_stride.head;
+  }
+  cuda::sm90::fill_ones<Config>(shared);
+  publish_tiles();
+  cuda::sm90::OrderedValues<Config> values{p, control, shared, cuda::sm90::uniform(static_cast<int>(threadIdx.x / 32))};
+  char* tile = shared + Config::kTransposedOffset;
+  if (left == 0) {
+    values.copy_tile(control.views[0], slot, tile, &control.transposed_full[0]);
+    cuda::sm90::wait(control.transposed_full[0], 0);
+  } else {
+    values.gather_tile(control.views[0], slot, left, tile);
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < Config::kTransposedBytes; i += blockDim.x) out[i] = static_cast<uint8_t>(tile[i]);
+}
+
+// V^T [batch 2, heads 2, dim, slots]; slots past the last are zero where they are copied, keys past the last where they
+// are gathered.
+template <class Config>
+void check_values_as_given(int32_t dim) {
+  SCOPED_TRACE(dim);
+  constexpr int32_t kSlots = 2 * Config::kTileN + 48, kFirst = Config::kTileN + 16;
+  const Managed<uint8_t> data(size_t{2} * 2 * dim * kSlots);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<uint8_t>(i % 251 + 1);
+  Params p{};
+  p.forward.v = data.data();
+  p.forward.v_stride = {int64_t{2} * dim * kSlots, kSlots, int64_t{dim} * kSlots};
+  p.forward.group = 1;
+  p.forward.head_dim_v = dim;
+  ASSERT_EQ(cuda::sm90::load_encoder(), cudaSuccess);
+  const cuda::sm90::TensorView view{data.data(),
+                                    5,
+                                    {kSlots, dim / 2, 2, 2, 2},
+                                    {1, 2 * kSlots, kSlots, p.forward.v_stride.head, p.forward.v_stride.batch},
+                                    {Config::kKeySpan, Config::kDimV / 2, 1, 1, 1}};
+  ASSERT_EQ(cuda::sm90::encode_tensor_map(view, TESSERA_E4M3, Config::kKeySpan, &p.v_map), cudaSuccess);
+  const Managed<uint8_t> out(Config::kTransposedBytes);
+  for (const int left : {0, 1, 9, 27, int{Config::kTileN} - 14, int{Config::kTileN}}) {
+    SCOPED_TRACE(left);
+    // Copied from the first slot on, whose tile ends behind the last; gathered from another.
+    const int slot = left == 0 ? kFirst + 64 : kFirst;
+    ASSERT_NO_FATAL_FAILURE(launch(bring_values<Config>, 1, 64, Config::kSharedBytes, p, slot, left, out.data()));
+    Differences differences;
+    for (int64_t r = 0; r < Config::kValueRows; ++r) {
+      for (int64_t i = 0; i < Config::kTileN; ++i) {
+        const int64_t channel = column_of_row<Config>(r), key = i / 16 * 16 + kOrder[i % 16];
+        const bool inside = channel < dim && (left == 0 ? slot + i < kSlots : key < left);
+        const int64_t at = p.forward.v_stride.batch + p.forward.v_stride.head + channel * kSlots + slot + i;
+        const int expected = r >= Config::kDimV ? stored(1) : inside ? data[static_cast<size_t>(at)] : 0;
+        const auto place = swizzled(Config::kKeySpan, Config::kValueRows, r, i / 16) + i % 16;
+        differences.compare(int{out[static_cast<size_t>(place)]}, expected, r, i);
+      }
+    }
+  }
+}
+
+TEST(GpuEncodings, ValuesAsGivenLieAsTurnedOverOnes) {
+  TESSERA_NEEDS_HOPPER();
+  check_values_as_given<Fp8Config<64>::Plain>(48);
+  check_values_as_given<Fp8Config<128>::Plain>(128);
+  check_values_as_given<Fp8Config<256>::Plain>(192);
 }
 
 __global__ void pack_bytes(const float* in, uint32_t* out) {

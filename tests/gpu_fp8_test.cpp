@@ -1,4 +1,5 @@
-// cuda.sm90.forward_fp8 against the float64 judge: layouts, bands, lengths, scales, v's mean, far scores. The emulator
+// cuda.sm90.forward_fp8 against the float64 judge: layouts, bands, lengths, both orders of v, scales, v's mean, far
+// scores. The emulator
 // sums products exactly in float32, which the tensor cores do not, so what it shows of accuracy is a bound from below.
 #include <cmath>
 #include <string>
@@ -68,7 +69,8 @@ INSTANTIATE_TEST_SUITE_P(Words, GpuFp8,
                                            "b1 hq2 sq70 sk190 d128 scale=0.5", "b2 hq4 sq70 sk190 d64 sinks causal",
                                            "b1 hq2 sq70 sk40 d128 sinks causal", "b2 hq2 sq129 d64 o=f32",
                                            "b2 hq2 sq129 d112 dv32 o=f32 causal", "b2 hq8 hkv2 sq7 sk400 d128",
-                                           "b1 hq8 hkv1 sq24 sk300 d64 causal"));
+                                           "b1 hq8 hkv1 sq24 sk300 d64 causal", "b1 hq2 sq129 sk300 d256 causal",
+                                           "b1 hq2 hkv1 sq70 sk400 d144 dv192 o=f16", "b1 hq1 sq40 sk90 d256 dv16"));
 INSTANTIATE_TEST_SUITE_P(
     Layouts, GpuFp8,
     ::testing::Values("b3 hq2 sq100 sk140 d64 layout=bhsd causal", "b4 hq4 hkv2 sq200 d128 packed causal lens=longtail",
@@ -80,7 +82,31 @@ INSTANTIATE_TEST_SUITE_P(
                       "b2 hq2 sq70 sk300 d128 paged=128 pages=shuffled",
                       "b3 hq2 sq20 sk200 d64 leftpad paged=32 pages=shuffled causal",
                       "b2 hq4 hkv2 sq1 sk1000 d128 splits=4", "b2 hq2 sq130 sk700 d64 splits=3 causal sinks",
-                      "b2 hq2 sq40 sk100 d128 splits=7 o=f32 window=30,10"));
+                      "b2 hq2 sq40 sk100 d128 splits=7 o=f32 window=30,10",
+                      "b3 hq2 sq150 d256 packed causal lens=longtail", "b2 hq1 sq20 sk300 d256 paged=16 splits=2"));
+
+// v as the quantiser's order 1 has it. What no row fills is NaN, in the groups of 16 too.
+void order_values(tessera_problem* p) { p->v_order = 1; }
+
+class GpuFp8Ordered : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuFp8Ordered, MatchesTheJudge) {
+  TESSERA_NEEDS_FP8();
+  check_close(operands_of(Case{"fwd e4m3 " + std::string(GetParam()) + " cuda", order_values}));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Words, GpuFp8Ordered,
+    ::testing::Values("b2 hq2 sq70 sk400 d64", "b1 hq2 hkv1 sq129 sk384 d128 causal", "b1 hq1 sq1 d16",
+                      "b2 hq2 sq50 sk331 d48 causal", "b1 hq2 sq150 sk170 d128 window=3,40 topleft layout=bhsd",
+                      "b1 hq2 sq70 sk190 d80 dv112 o=f32 sinks", "b1 hq2 sq129 sk300 d256 causal",
+                      "b2 hq1 sq40 sk256 d256 dv192", "b2 hq2 sq130 sk700 d64 splits=3 causal",
+                      "b2 hq4 hkv2 sq1 sk1000 d128 splits=4", "b3 hq2 sq70 sk300 d128 lens=longtail causal",
+                      "b4 hq4 hkv2 sq200 d128 packed causal lens=longtail", "b3 hq2 sq60 sk70 d64 packed lens=5:0:60",
+                      "b3 hq2 sq100 d256 packed lens=longtail",
+                      "b3 hq4 hkv2 sq64 sk300 d128 paged=16 causal lens=longtail",
+                      "b2 hq2 sq70 sk300 d64 paged=96 pages=shuffled causal",
+                      "b2 hq2 sq70 sk300 d128 paged=256 pages=shuffled splits=2"));
 
 // Scales of every head and, of q, of rows; v's mean shared or by batch.
 void scale_heads(tessera_problem* p) {
@@ -107,6 +133,10 @@ void add_means(tessera_problem* p) {
   add_mean(p);
   p->v_mean_stride = int64_t{p->heads_kv} * p->head_dim_v + 3;
 }
+void order_values_with_means(tessera_problem* p) {
+  add_means(p);
+  p->v_order = 1;
+}
 
 TEST(GpuFp8Scales, OfHeadsAndQueryRows) {
   TESSERA_NEEDS_FP8();
@@ -131,6 +161,12 @@ TEST(GpuFp8Scales, MeanOfVIsAddedToRowsThatHaveKeys) {
       check_close(operands_of(Case{std::string(text) + " cuda", adjust}));
     }
   }
+}
+
+TEST(GpuFp8Scales, MeanOfVInTheQuantisersOrder) {
+  TESSERA_NEEDS_FP8();
+  check_close(
+      operands_of(Case{"fwd e4m3 b3 hq4 hkv2 sq60 d48 dv80 packed lens=longtail cuda", order_values_with_means}));
 }
 
 // Scales that are no ordinary positive numbers: the judge's words for them.
@@ -174,8 +210,8 @@ struct PlainFp8 {
 // Every key and column of v where it belongs, bit for bit.
 TEST(GpuFp8Exact, ZeroWindowCopiesValues) {
   TESSERA_NEEDS_FP8();
-  for (const char* words :
-       {"sq300 d64 window=0,0", "sq300 d128 window=0,0", "sq200 d48 window=0,0", "sq200 d112 window=0,0"}) {
+  for (const char* words : {"sq300 d64 window=0,0", "sq300 d128 window=0,0", "sq200 d48 window=0,0",
+                            "sq200 d112 window=0,0", "sq200 d256 window=0,0"}) {
     PlainFp8 c(words);
     ASSERT_NO_FATAL_FAILURE(run_row(&c.gpu));
     for (int64_t i = 0; i < c.seqlen_q; ++i) {
@@ -187,7 +223,7 @@ TEST(GpuFp8Exact, ZeroWindowCopiesValues) {
 
 TEST(GpuFp8Exact, UniformRowsAreMeans) {
   TESSERA_NEEDS_FP8();
-  for (const char* words : {"sq3 sk512 d64", "sq3 sk512 d128", "sq70 sk64 d64", "sq3 sk8192 d128"}) {
+  for (const char* words : {"sq3 sk512 d64", "sq3 sk512 d128", "sq70 sk64 d64", "sq3 sk8192 d128", "sq3 sk512 d256"}) {
     PlainFp8 c(words);
     c.fill(c.gpu.set.tensors.q, c.seqlen_q, [](int64_t, int64_t) { return 0.0; });
     c.fill(c.gpu.set.tensors.v, c.seqlen_k,
@@ -241,14 +277,17 @@ TEST(GpuSanitizer, SmallFp8Cases) {
   TESSERA_NEEDS_FP8();
   for (const char* text :
        {"fwd e4m3 b1 hq2 hkv1 sq129 sk257 d64 causal", "fwd e4m3 b2 hq1 sq65 sk70 d128 packed lens=40:0 causal",
-        "fwd e4m3 b1 hq1 sq65 sk130 d112 dv64 o=f32", "fwd e4m3 b2 hq2 sq5 sk300 d128 splits=3 causal sinks"}) {
-    SCOPED_TRACE(text);
-    baselines::OperandSet operands = operands_of(std::string(text) + " cuda");
-    const Judged judged = judge(operands);
-    GpuCase gpu(std::move(operands));
-    gpu.poison_workspace = false;
-    ASSERT_NO_FATAL_FAILURE(run_row(&gpu));
-    expect_close(gpu, judged);
+        "fwd e4m3 b1 hq1 sq65 sk130 d112 dv64 o=f32", "fwd e4m3 b2 hq2 sq5 sk300 d128 splits=3 causal sinks",
+        "fwd e4m3 b1 hq1 sq65 sk257 d256 causal"}) {
+    for (const auto adjust : {static_cast<void (*)(tessera_problem*)>(nullptr), order_values}) {
+      SCOPED_TRACE(text);
+      baselines::OperandSet operands = operands_of(Case{std::string(text) + " cuda", adjust});
+      const Judged judged = judge(operands);
+      GpuCase gpu(std::move(operands));
+      gpu.poison_workspace = false;
+      ASSERT_NO_FATAL_FAILURE(run_row(&gpu));
+      expect_close(gpu, judged);
+    }
   }
 }
 

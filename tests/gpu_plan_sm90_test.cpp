@@ -293,26 +293,36 @@ TEST(CudaPlanSm90, EveryTileOfEveryPackOnceHeavyOnesFirst) {
 constexpr const char* kFp8 = " kernel=cuda.sm90.forward_fp8";
 
 TEST(CudaPlanSm90, E4m3TakesItsOwnRow) {
-  const auto expect = [](const std::string& text, int tile_m, int tile_n, int shared) {
+  const auto expect = [](const std::string& text, int tile_m, int tile_n, int shared, int stages = 3) {
     SCOPED_TRACE(text);
     const Planned plan(text + kFp8);
     ASSERT_EQ(plan.row(), "cuda.sm90.forward_fp8");
     EXPECT_EQ(plan.launch.tile_m, tile_m);
     EXPECT_EQ(plan.launch.tile_n, tile_n);
     EXPECT_EQ(plan.launch.shared_bytes, shared);
-    EXPECT_EQ(plan.launch.stages, 3);
+    EXPECT_EQ(plan.launch.stages, stages);
     EXPECT_EQ(Planned(text + " kernel=cuda.*").row().find("no kernel takes"), 0u) << "only a pin of its own chooses it";
   };
   using D64 = cuda::sm90::Fp8Config<64>::Plain;
   using D128 = cuda::sm90::Fp8Config<128>::Plain;
+  using D256 = cuda::sm90::Fp8Config<256>::Plain;
   expect("fwd e4m3 b2 hq4 sq300 d64", 192, 96, D64::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d16 dv64 causal", 192, 96, D64::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d80 window=5,0", 128, 128, D128::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d64 dv128 o=f16 sinks", 128, 128, D128::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d128 packed lens=longtail", 128, 128, D128::kSharedBytes);
+  expect("fwd e4m3 b2 hq4 sq300 d144 dv16", 128, 128, D256::kSharedBytes, 2);
+  expect("fwd e4m3 b2 hq4 sq300 d16 dv256 causal packed lens=longtail", 128, 128, D256::kSharedBytes, 2);
   // Two Q tiles; three of K, V and V^T with eight rows of ones; barriers; 32 bytes a consumer's thread.
   EXPECT_EQ(D128::kSharedBytes, 2 * 16384 + 3 * (16384 + 16384 + 17408) + 2048 + 8192);
   EXPECT_EQ(D64::kSharedBytes, 2 * 12288 + 3 * (6144 + 6144 + 6912) + 2048 + 12288);
+  // One Q tile, two of K, one of V, two of V^T.
+  EXPECT_EQ(D256::kSharedBytes, 32768 + 2 * 32768 + 32768 + 2 * 33792 + 2048 + 8192);
+  const Planned rows(std::string("fwd e4m3 sq300 d64") + kFp8);
+  const Planned ordered(std::string("fwd e4m3 sq300 d64") + kFp8, "h200", [](tessera_problem* p) { p->v_order = 1; });
+  ASSERT_EQ(ordered.row(), "cuda.sm90.forward_fp8");
+  EXPECT_STREQ(rows.launch.instructions, "wgmma e4m3 in two levels, tma; v transposed in shared memory");
+  EXPECT_STREQ(ordered.launch.instructions, "wgmma e4m3 in two levels, tma");
 }
 
 TEST(CudaPlanSm90, E4m3SaysWhatItDoesNotTake) {
@@ -325,15 +335,18 @@ TEST(CudaPlanSm90, E4m3SaysWhatItDoesNotTake) {
       {"fwd e4m3 sq64 d64", "a100", nullptr, "needs compute capability 9.0 (Hopper) (arch=80)"},
       {"fwd e4m3 sq64 d64", "b200", nullptr, "needs compute capability 9.0 (Hopper) (arch=100)"},
       {"bwd e4m3 sq64 d64", "h200", nullptr, "forward pass only"},
-      {"fwd e4m3 sq64 d256", "h200", nullptr, "takes head_dim_qk 16 to 128 in multiples of 16 (head_dim_qk=256)"},
-      {"fwd e4m3 sq64 d72", "h200", nullptr, "takes head_dim_qk 16 to 128 in multiples of 16 (head_dim_qk=72)"},
-      {"fwd e4m3 sq64 d64 dv144", "h200", nullptr, "takes head_dim_v 16 to 128 in multiples of 16 (head_dim_v=144)"},
+      {"fwd e4m3 sq64 d272", "h200", nullptr, "takes head_dim_qk 16 to 256 in multiples of 16 (head_dim_qk=272)"},
+      {"fwd e4m3 sq64 d72", "h200", nullptr, "takes head_dim_qk 16 to 256 in multiples of 16 (head_dim_qk=72)"},
+      {"fwd e4m3 sq64 d64 dv272", "h200", nullptr, "takes head_dim_v 16 to 256 in multiples of 16 (head_dim_v=272)"},
       {"fwd e4m3 sq64 d64 softcap=20", "h200", nullptr, "takes no softcap"},
       {"fwd e4m3 sq64 d64 alibi", "h200", nullptr, "takes no ALiBi slopes"},
       {"fwd e4m3 sq64 d64 bias", "h200", nullptr, "takes no bias"},
       {"fwd e4m3 sq64 d64 mask", "h200", nullptr, "takes no bias"},
-      {"fwd e4m3 sq64 d64", "h200", [](tessera_problem* p) { p->v_order = 1; },
-       "reads v in the order of its rows only (v_order=1)"},
+      {"fwd e4m3 sq64 d64 leftpad", "h200", [](tessera_problem* p) { p->v_order = 1; },
+       "takes no leftpad under v_order 1"},
+      {"fwd e4m3 sq64 d64", "h200",
+       [](tessera_problem* p) { p->v_order = 1, p->v.stride[3] = 1, p->v.stride[2] = 72, p->v.stride[1] = 64 * 72; },
+       "v.row stride"},
       {"fwd e4m3 sq200 d64", "h200", [](tessera_problem* p) { p->k_scale_rows = 128, p->k_scale.stride[1] = 1; },
        "takes one scale of k and of v for all rows of a head (k_scale_rows=128)"},
       {"fwd e4m3 sq200 d64", "h200", [](tessera_problem* p) { p->v_scale_rows = 1, p->v_scale.stride[1] = 1; },

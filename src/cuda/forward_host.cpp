@@ -72,6 +72,8 @@ Extents extents(const Problem& p) {
                      : p.seqlen_k};
 }
 
+int64_t value_rows(const Problem& p) { return p.v_order == 1 ? p.head_dim_v : extents(p).rows_k; }
+
 Refusal refuse_operands(const Problem& p, int32_t pass, bool bytes) {
   const bool quantised = bytes && (p.k.dtype == TESSERA_INT8 || p.k.dtype == TESSERA_E4M3);
   if (p.pass != pass) return {pass == TESSERA_FORWARD ? "forward pass only" : "backward pass only"};
@@ -111,7 +113,10 @@ Refusal refuse_layout(const Problem& p) {
     if (operand.align % 16 != 0) return {"needs operands at multiples of 16 bytes", rule.align, operand.align};
     const StrideRule strides[] = {
         {rule.batch, operand.batch_stride, rule.of_keys ? batches_k : batches_q},
-        {rule.row, operand.row_stride, rule.of_keys ? rows_k : rows_q},
+        {rule.row, operand.row_stride,
+         &operand == &p.v ? value_rows(p)
+         : rule.of_keys   ? rows_k
+                          : rows_q},
         {rule.head, operand.head_stride, rule.of_keys ? p.heads_kv : p.heads_q},
     };
     if (const Refusal refusal = refuse_rows(strides, 16 / core::dtype_bytes(operand.dtype))) return refusal;
@@ -160,7 +165,7 @@ ForwardParams make_params(const Problem& p, const tessera_tensors& tensors) {
   out.q_stride = strides(p.q, batches_q, rows_q, p.heads_q);
   out.o_stride = strides(p.o, batches_q, rows_q, p.heads_q);
   out.k_stride = strides(p.k, batches_k, rows_k, p.heads_kv);
-  out.v_stride = strides(p.v, batches_k, rows_k, p.heads_kv);
+  out.v_stride = strides(p.v, batches_k, value_rows(p), p.heads_kv);
   for (int i = 0; i < 4; ++i) out.bias_stride[i] = p.bias.stride[i];
   out.page_table_stride = p.page_table_stride;
   out.alibi_stride = p.alibi_stride;

@@ -47,6 +47,8 @@ struct Extents {
   int64_t batches_q, rows_q, batches_k, rows_k;
 };
 Extents extents(const core::Problem& p);
+// Rows that v's row stride counts: channels under v_order 1.
+int64_t value_rows(const core::Problem& p);
 // The strides of an operand of `batches` x `rows` x `heads`; those of dims of size 1 are 0.
 Strides strides(const core::Operand& operand, int64_t batches, int64_t rows, int64_t heads);
 

@@ -13,7 +13,7 @@ template <int kDimQk_, int kDimV_, int kGroups_, int kTileN_, int kQueryStages_,
           int kStages_ = 2, bool kDense_ = false>
 struct ForwardShape {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
-  static constexpr int kQueryStages = kQueryStages_, kStages = kStages_;
+  static constexpr int kQueryStages = kQueryStages_, kStages = kStages_, kValueStages = kStages;
   static constexpr int kBytes = 2;         // an element of q, k and v
   static constexpr int kTransposers = 0;   // warps between V's copies and the consumers
   static constexpr bool kTurns = kTurns_;  // consumers take turns at issuing their products

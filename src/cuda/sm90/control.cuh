@@ -49,7 +49,8 @@ struct Control {
   static constexpr int kViews = 2;
   uint64_t q_full[Config::kQueryStages], q_empty[Config::kQueryStages];
   uint64_t view_full[kViews], view_empty[kViews], view_wanted;
-  uint64_t k_full[Config::kStages], k_empty[Config::kStages], v_full[Config::kStages], v_empty[Config::kStages];
+  uint64_t k_full[Config::kStages], k_empty[Config::kStages];
+  uint64_t v_full[Config::kValueStages], v_empty[Config::kValueStages];
   TileView views[kViews];
 
   __device__ void init() {

@@ -10,6 +10,8 @@
 #include "../device.hpp"
 #include "../forward_host.hpp"
 #include "../launch.hpp"
+#include "fp8_config.hpp"
+#include "quantize_math.hpp"
 #include "tensor_maps.hpp"
 
 namespace tessera::cuda::sm90 {
@@ -59,6 +61,18 @@ int32_t kv_box_rows(const Problem& p, const Instance& instance) {
   return rows % 8 == 0 && instance.tile_n / rows <= 32 ? rows : 0;
 }
 
+// V^T of v_order 1, its even and its odd channels apart, as its tiles hold them.
+TensorView ordered_view(const Problem& p, const ForwardParams& f, const Instance& instance) {
+  const auto [batches_q, rows_q, batches_k, rows_k] = extents(p);
+  const int64_t slots =
+      p.layout_kv == TESSERA_PACKED ? core::packed_first_slot(p.total_k, p.batch) : core::whole_groups(rows_k);
+  return {f.v,
+          5,
+          {slots, p.head_dim_v / 2, 2, p.heads_kv, batches_k},
+          {1, 2 * f.v_stride.row, f.v_stride.row, f.v_stride.head, f.v_stride.batch},
+          {key_span(instance.tile_n), instance.dim_v / 2, 1, 1, 1}};
+}
+
 cudaError_t encode_maps(const Problem& p, const Cut& c, Params* out) {
   const ForwardParams& f = out->forward;
   const Instance& instance = *c.instance;
@@ -77,14 +91,16 @@ cudaError_t encode_maps(const Problem& p, const Cut& c, Params* out) {
                      {p.head_dim_qk, rows_k, p.heads_kv, batches_k},
                      {1, f.k_stride.row, f.k_stride.head, f.k_stride.batch},
                      {columns, box, 1, 1}};
-  const TensorView v{f.v,
-                     4,
-                     {p.head_dim_v, rows_k, p.heads_kv, batches_k},
-                     {1, f.v_stride.row, f.v_stride.head, f.v_stride.batch},
-                     {columns, box, 1, 1}};
+  const TensorView v = p.v_order == 1 ? ordered_view(p, f, instance)
+                                      : TensorView{f.v,
+                                                   4,
+                                                   {p.head_dim_v, rows_k, p.heads_kv, batches_k},
+                                                   {1, f.v_stride.row, f.v_stride.head, f.v_stride.batch},
+                                                   {columns, box, 1, 1}};
   cudaError_t error = encode_tensor_map(q, p.q.dtype, instance.span, &out->q_map);
   if (error == cudaSuccess) error = encode_tensor_map(k, p.q.dtype, instance.span, &out->k_map);
-  if (error == cudaSuccess) error = encode_tensor_map(v, p.q.dtype, instance.span, &out->v_map);
+  const int32_t v_span = p.v_order == 1 ? key_span(instance.tile_n) : instance.span;
+  if (error == cudaSuccess) error = encode_tensor_map(v, p.q.dtype, v_span, &out->v_map);
   return error;
 }
 

@@ -5,18 +5,23 @@
 
 namespace tessera::cuda::sm90 {
 
+// Bytes of a row of V^T, of kTileN keys, that lie together, swizzled.
+constexpr int key_span(int tile_n) { return tile_n % 128 == 0 ? 128 : tile_n % 64 == 0 ? 64 : 32; }
+
 // As ForwardShape, of bytes, with V^T beside V: wgmma multiplies bytes by a K-major operand only, so warps of the
-// producer's warpgroup turn every tile of V over in shared memory. A tile of V^T has eight rows of ones below, whose
-// products are the sums of p.
-template <int kDimQk_, int kDimV_, int kGroups_, int kTileN_, int kQueryStages_, int kStages_>
+// producer's warpgroup turn every tile of V over in shared memory, or copy V^T where the caller has it. A tile of V^T
+// is the even columns, the odd ones, and eight rows of ones, whose products are the sums of p.
+template <int kDimQk_, int kDimV_, int kGroups_, int kTileN_, int kQueryStages_, int kStages_,
+          int kValueStages_ = kStages_>
 struct Fp8Shape {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
   static constexpr int kQueryStages = kQueryStages_, kStages = kStages_, kBytes = 1, kTransposers = 2;
+  static constexpr int kValueStages = kValueStages_;  // of V as it lies; K and V^T have kStages
   static constexpr bool kTurns = true, kDense = false;
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
-  // Bytes of a row of Q, K and V that lie together, swizzled; of V^T, whose rows are kTileN keys.
+  // Bytes of a row of Q, K and V that lie together, swizzled.
   static constexpr int kSpan = kDimQk % 128 == 0 && kDimV % 128 == 0 ? 128 : 64, kSpanColumns = kSpan;
-  static constexpr int kKeySpan = kTileN % 128 == 0 ? 128 : kTileN % 64 == 0 ? 64 : 32;
+  static constexpr int kKeySpan = key_span(kTileN);
   static constexpr int kValueRows = kDimV + 8;
   static constexpr int kQueryBytes = kTileM * kDimQk, kKeyBytes = kTileN * kDimQk, kValueBytes = kTileN * kDimV;
   static constexpr int kTransposedBytes = kTileN * kValueRows;
@@ -27,7 +32,7 @@ struct Fp8Shape {
   // [Q tiles][K tiles][V tiles][V^T tiles][Control][Fp8Notes a consumer's thread]. A tile begins where its swizzle
   // does: at 8 of its spans.
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kKeyBytes;
-  static constexpr int kTransposedOffset = kValueOffset + kStages * kValueBytes;
+  static constexpr int kTransposedOffset = kValueOffset + kValueStages * kValueBytes;
   static constexpr int kControlOffset = kTransposedOffset + kStages * kTransposedBytes, kControlBytes = 2048;
   static constexpr int kNotesOffset = kControlOffset + kControlBytes, kNotesBytes = 32;
   static constexpr int kSharedBytes = kNotesOffset + kNotesBytes * 128 * kGroups;
@@ -37,8 +42,9 @@ struct Fp8Shape {
 };
 
 // Shapes by bucket of head dims, with their share of the 8-bit peak on long rows. The shares are estimates from an
-// experiment's kernel of the same tiles (docs/notes/hopper.md), not yet measured here. More keys a step or a larger
-// head dim do not fit the registers: scores, both levels of accumulators and p are 216 of 232 at d 128.
+// experiment's kernel of the same tiles, that of 256 a guess (docs/notes/hopper.md); none is measured here yet. More
+// keys a step do not fit the registers: scores, both levels of accumulators and p are 216 of 232 at d 128. At 256
+// scores and the first level of accumulators take turns (fp8_wide_loop.cuh).
 template <int kDim>
 struct Fp8Config;
 template <>
@@ -48,6 +54,10 @@ struct Fp8Config<64> {
 template <>
 struct Fp8Config<128> {
   using Plain = Measured<Fp8Shape<128, 128, 2, 128, 2, 3>, 40, 150>;
+};
+template <>
+struct Fp8Config<256> {
+  using Plain = Measured<Fp8Shape<256, 256, 2, 128, 1, 2, 1>, 45, 200>;
 };
 
 }  // namespace tessera::cuda::sm90

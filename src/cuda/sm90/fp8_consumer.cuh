@@ -14,6 +14,9 @@
 namespace tessera::cuda::sm90 {
 
 template <class Config>
+struct Fp8WideLoop;
+
+template <class Config>
 struct Fp8Consumer {
   static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 32 columns in a span
   static constexpr int kKeySpan = Config::kKeySpan, kKeySteps = kKeySpan / 32;
@@ -40,29 +43,43 @@ struct Fp8Consumer {
     ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
   }
 
-  // Issues scores = q k^T of the current stages.
-  __device__ __forceinline__ void multiply_query_key(Scores& scores) const {
+  // Issues scores = q k^T of the current stages, of the keys from kFirst on. kInPlace: what the registers held counts
+  // as read, so that they stay the same ones from product to product.
+  template <int kFirst = 0, bool kInPlace = false, int kBlocks>
+  __device__ __forceinline__ void multiply_query_key(float (&scores)[kBlocks][4]) const {
+    constexpr int kKeys = 8 * kBlocks;
     const uint64_t a = ptx::matrix_descriptor<kSpan>(shared + q.stage * Config::kQueryBytes + group * 64 * kSpan, 16);
-    const uint64_t b = ptx::matrix_descriptor<kSpan>(shared + Config::kKeyOffset + k.stage * Config::kKeyBytes, 16);
-    ptx::wgmma_bytes_shared_first<Config::kTileN>(scores, a, b);
+    const uint64_t b =
+        ptx::matrix_descriptor<kSpan>(shared + Config::kKeyOffset + k.stage * Config::kKeyBytes + kFirst * kSpan, 16);
+    if constexpr (kInPlace) {
+      ptx::wgmma_bytes_shared<kKeys>(scores, a, b, 0);
+    } else {
+      ptx::wgmma_bytes_shared_first<kKeys>(scores, a, b);
+    }
 #pragma unroll
     for (int step = 1; step < Config::kDimQk / 32; ++step) {
       const int span = step / kSteps, inner = step % kSteps * 32;
-      ptx::wgmma_bytes_shared<Config::kTileN>(scores, a + (span * Config::kTileM * kSpan + inner) / 16,
-                                              b + (span * Config::kTileN * kSpan + inner) / 16, 1);
+      ptx::wgmma_bytes_shared<kKeys>(scores, a + (span * Config::kTileM * kSpan + inner) / 16,
+                                     b + (span * Config::kTileN * kSpan + inner) / 16, 1);
     }
   }
 
-  // Issues product = p v of the current stage.
-  __device__ __forceinline__ void multiply_probs_value(Product& product, const Probs& probs) const {
-    const uint64_t b =
-        ptx::matrix_descriptor<kKeySpan>(shared + Config::kTransposedOffset + v.stage * Config::kTransposedBytes, 16);
-    ptx::wgmma_bytes_registers_first<Config::kValueRows>(product, probs[0], b);
+  // Issues product = p v of the current stage, of the rows of V^T from kFirst on. kInPlace as above.
+  template <int kFirst = 0, bool kInPlace = false, int kBlocks>
+  __device__ __forceinline__ void multiply_probs_value(float (&product)[kBlocks][4], const Probs& probs) const {
+    constexpr int kRows = 8 * kBlocks;
+    const uint64_t b = ptx::matrix_descriptor<kKeySpan>(
+        shared + Config::kTransposedOffset + v.stage * Config::kTransposedBytes + kFirst * kKeySpan, 16);
+    if constexpr (kInPlace) {
+      ptx::wgmma_bytes_registers<kRows>(product, probs[0], b, 0);
+    } else {
+      ptx::wgmma_bytes_registers_first<kRows>(product, probs[0], b);
+    }
 #pragma unroll
     for (int step = 1; step < Config::kTileN / 32; ++step) {
       const int span = step / kKeySteps, inner = step % kKeySteps * 32;
-      ptx::wgmma_bytes_registers<Config::kValueRows>(product, probs[step],
-                                                     b + (span * Config::kValueRows * kKeySpan + inner) / 16, 1);
+      ptx::wgmma_bytes_registers<kRows>(product, probs[step], b + (span * Config::kValueRows * kKeySpan + inner) / 16,
+                                        1);
     }
   }
 
@@ -80,16 +97,21 @@ struct Fp8Consumer {
     }
   }
 
-  __device__ __forceinline__ static void accumulate(const Product& product, Accumulators& acc, Fp8Rows& rows,
-                                                    const float (&correction)[2]) {
+  // Of the rows of V^T from kFirst on, the last eight those of ones.
+  template <int kFirst = 0, int kBlocks>
+  __device__ __forceinline__ static void accumulate(const float (&product)[kBlocks][4], Accumulators& acc,
+                                                    Fp8Rows& rows, const float (&correction)[2]) {
 #pragma unroll
-    for (int n = 0; n < Config::kDimV / 8; ++n) {
+    for (int n = 0; n < kBlocks; ++n) {
+      const int block = kFirst / 8 + n;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) acc[n][e] = fmaf(acc[n][e], correction[e / 2], product[n][e]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      rows.row_sum[half] = fmaf(rows.row_sum[half], correction[half], product[Config::kDimV / 8][2 * half]);
+      for (int e = 0; e < 4; ++e) {
+        if (block < Config::kDimV / 8) {
+          acc[block][e] = fmaf(acc[block][e], correction[e / 2], product[n][e]);
+        } else if (e % 2 == 0) {
+          rows.row_sum[e / 2] = fmaf(rows.row_sum[e / 2], correction[e / 2], product[n][e]);
+        }
+      }
     }
   }
 
@@ -169,16 +191,25 @@ struct Fp8Consumer {
     exponentiate(scores, rows, scale);
   }
 
-  // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
-  __device__ __forceinline__ void run_tiles(const TileView& view, int begin, int end, Accumulators& acc,
-                                            Fp8Rows& rows) {
-    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin)),
-              unmasked_end = uniform(static_cast<int>(view.tiles.unmasked_end));
-    const bool odd = take_notes(view);
-    Scores scores;
-    Product product;
-    Probs probs;
+  // Tiles [begin, end) of a view, of which [unmasked_begin, unmasked_end) need no mask. `odd`: as take_notes says.
+  struct Tiles {
+    int begin, end, unmasked_begin, unmasked_end;
+    bool odd;
+  };
+  // Calls advance.operator()<kMasked>(tile) for every tile behind the first.
+  template <class Advance>
+  __device__ __forceinline__ static void for_each_next(const Tiles& keys, const Advance& advance) {
+    int tile = keys.begin + 1;
+#pragma unroll 1
+    for (; tile < keys.unmasked_begin; ++tile) advance.template operator()<true>(tile);
+#pragma unroll 1
+    for (; tile < keys.unmasked_end; ++tile) advance.template operator()<false>(tile);
+#pragma unroll 1
+    for (; tile < keys.end; ++tile) advance.template operator()<true>(tile);
+  }
 
+  // Probabilities of the view's first tile, which nothing goes with.
+  __device__ __forceinline__ void begin_tiles(const Tiles& keys, Scores& scores, Fp8Rows& rows, Probs& probs) {
     wait(control.q_full[q.stage], q.phase);
     wait(control.k_full[k.stage], k.phase);
     wait_turn();
@@ -190,12 +221,24 @@ struct Fp8Consumer {
     ptx::pin(scores);
     release(&control.k_empty[k.stage]);
     k.advance();
-    if (begin < unmasked_begin || begin >= unmasked_end) {
-      softmax_tile<true>(scores, rows, odd, begin);
+    if (keys.begin < keys.unmasked_begin || keys.begin >= keys.unmasked_end) {
+      softmax_tile<true>(scores, rows, keys.odd, keys.begin);
     } else {
-      softmax_tile<false>(scores, rows, odd, begin);
+      softmax_tile<false>(scores, rows, keys.odd, keys.begin);
     }
     pack_probs(scores, probs);
+  }
+  __device__ __forceinline__ void release_values() {
+    release(&control.transposed_empty[v.stage]);
+    v.advance();
+  }
+
+  // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
+  __device__ __forceinline__ void run_tiles(const Tiles& keys, Accumulators& acc, Fp8Rows& rows) {
+    Scores scores;
+    Product product;
+    Probs probs;
+    begin_tiles(keys, scores, rows, probs);
 
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
       wait(control.k_full[k.stage], k.phase);
@@ -212,21 +255,14 @@ struct Fp8Consumer {
       release(&control.k_empty[k.stage]);
       k.advance();
       const float correction[2] = {rows.correction[0], rows.correction[1]};
-      softmax_tile<kMasked>(scores, rows, odd, tile);
+      softmax_tile<kMasked>(scores, rows, keys.odd, tile);
       ptx::wgmma_wait<0>();
       ptx::pin(product);
-      release(&control.transposed_empty[v.stage]);
-      v.advance();
+      release_values();
       accumulate(product, acc, rows, correction);
       pack_probs(scores, probs);
     };
-    int tile = begin + 1;
-#pragma unroll 1
-    for (; tile < unmasked_begin; ++tile) advance.template operator()<true>(tile);
-#pragma unroll 1
-    for (; tile < unmasked_end; ++tile) advance.template operator()<false>(tile);
-#pragma unroll 1
-    for (; tile < end; ++tile) advance.template operator()<true>(tile);
+    for_each_next(keys, advance);
     release(&control.q_empty[q.stage]);
     q.advance();
 
@@ -236,8 +272,7 @@ struct Fp8Consumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(product);
-    release(&control.transposed_empty[v.stage]);
-    v.advance();
+    release_values();
     accumulate(product, acc, rows, rows.correction);
   }
 
@@ -251,8 +286,17 @@ struct Fp8Consumer {
 #pragma unroll
       for (int n = 0; n < Config::kDimV / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
       Fp8Rows rows{{-INFINITY, -INFINITY}, {0.0f, 0.0f}, {0.0f, 0.0f}};
-      const int begin = uniform(static_cast<int>(view.tiles.begin)), end = uniform(static_cast<int>(view.tiles.end));
-      if (begin < end) run_tiles(view, begin, end, acc, rows);
+      Tiles keys{uniform(static_cast<int>(view.tiles.begin)), uniform(static_cast<int>(view.tiles.end)),
+                 uniform(static_cast<int>(view.tiles.unmasked_begin)),
+                 uniform(static_cast<int>(view.tiles.unmasked_end)), false};
+      if (keys.begin < keys.end) {
+        keys.odd = take_notes(view);
+        if constexpr (Config::kDimV <= 128) {
+          run_tiles(keys, acc, rows);
+        } else {
+          Fp8WideLoop<Config>{*this, acc, rows}.run(keys);
+        }
+      }
       const float scale[2] = {notes().scale[0], notes().scale[1]};
       fp8_epilogue(p, view, first_row(), acc, rows, scale);
       __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read

@@ -1,5 +1,5 @@
 // The barriers of the e4m3 forward: those of the 16-bit one, with V released by the warps that transpose it, and V^T
-// between these and the consumers.
+// between these, or the same warps as they copy it, and the consumers.
 #pragma once
 
 #include "control.cuh"

@@ -1,4 +1,4 @@
-// End of a query tile of e4m3: a lane holds four neighbouring columns of every 16 (fp8_transposer.cuh), so its row
+// End of a query tile of e4m3: a lane holds four neighbouring columns of every 16 (fp8_config.hpp), so its row
 // leaves in 8 bytes of 16-bit numbers or 16 of float32 at a time, 32 or 64 bytes of a row an instruction.
 #pragma once
 
@@ -24,14 +24,16 @@ template <int kColumns>
 __device__ __forceinline__ void store_fp8_row(const Params& params, const float (&acc)[kColumns][4], int half,
                                               const Fp8Row& row, int64_t offset) {
   const ForwardParams& p = params.forward;
+  // Row r of V^T's upper half is column 2 r, of the lower half 2 r + 1.
+  constexpr int kHalf = kColumns / 2;
 #pragma unroll
-  for (int n = 0; n < kColumns; n += 2) {
-    const int column = 8 * n + static_cast<int>(threadIdx.x % 4) * 4;
+  for (int n = 0; n < kHalf; ++n) {
+    const int column = 16 * n + static_cast<int>(threadIdx.x % 4) * 4;
     if (!row.exists || column >= p.head_dim_v) continue;
     float x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      x[i] = fmaf(acc[n + i % 2][2 * half + i / 2], row.unit, 0.0f);  // never -0, where v_scale is 0
+      x[i] = fmaf(acc[n + i % 2 * kHalf][2 * half + i / 2], row.unit, 0.0f);  // never -0, where v_scale is 0
       if (row.mean != nullptr) x[i] = fmaf(row.mean[column + i], row.weight, x[i]);
       if (row.empty) x[i] = 0.0f;
     }

@@ -1,7 +1,8 @@
 // Attention forward for Hopper on e4m3:
 //   q [seqlen_q, head_dim_qk], k [seqlen_k, head_dim_qk], v [seqlen_k, head_dim_v] of one (sequence, head), float32
 //   scales -> o, lse
-// The roles of forward.cuh, of the producer's warpgroup warp 0 copies, warp 1 schedules, warps 2 and 3 transpose V.
+// The roles of forward.cuh, of the producer's warpgroup warp 0 copies, warp 1 schedules, warps 2 and 3 transpose V or
+// copy V^T.
 // Shared memory at d 128: 2 x 16 KB Q, 3 x (16 KB K, 16 KB V, 17 KB V^T), 2 KB barriers and views,
 // 8 KB notes, 189 KB together.
 // Work: 4 kTileM kTileN d FLOPs a step, 128 x 128 x 128 in 1024 cycles of the tensor cores, 1024 of the exponential
@@ -10,8 +11,9 @@
 #pragma once
 
 #include "../ptx/tensor_map.cuh"
-#include "fp8_consumer.cuh"
+#include "fp8_ordered.cuh"
 #include "fp8_transposer.cuh"
+#include "fp8_wide_loop.cuh"
 #include "producer.cuh"
 #include "schedule.cuh"
 
@@ -46,7 +48,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) fp8_forward_kernel(const 
     const int warp = uniform(static_cast<int>(threadIdx.x / 32));
     if (warp == 0) Producer<Config>{p, control, shared}.run();
     if (warp == 1) schedule_tiles<Config>(p, control);
-    if (warp >= 2) Transposer<Config>{control, ptx::shared_address(shared), warp - 2}.run();
+    if (warp >= 2 && !p.fp8.v_ordered) Transposer<Config>{control, ptx::shared_address(shared), warp - 2}.run();
+    if (warp >= 2 && p.fp8.v_ordered) OrderedValues<Config>{p, control, shared, warp - 2}.run();
   } else {
     ptx::grow_registers<Config::kConsumerRegisters>();
     Fp8Consumer<Config>{p, control, shared, ptx::shared_address(shared), group - 1}.run();

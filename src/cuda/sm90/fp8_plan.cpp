@@ -1,4 +1,6 @@
 // cuda.sm90.forward_fp8 for the host: which problems on e4m3 it takes, and how it is launched.
+#include <algorithm>
+
 #include "../forward_host.hpp"
 #include "../kernels.hpp"
 #include "cut.hpp"
@@ -14,7 +16,8 @@ using core::Refusal;
 using core::ScaleOperand;
 
 const Instance& instance(const Problem& p) {
-  return p.head_dim_qk <= kE4m3D64.dim_qk && p.head_dim_v <= kE4m3D64.dim_v ? kE4m3D64 : kE4m3D128;
+  const int32_t dim = std::max(p.head_dim_qk, p.head_dim_v);
+  return dim <= kE4m3D64.dim_qk ? kE4m3D64 : dim <= kE4m3D128.dim_qk ? kE4m3D128 : kE4m3D256;
 }
 
 // One scale a head: over the keys of a tile probabilities are summed by the tensor cores.
@@ -36,12 +39,12 @@ Refusal refuse_scales(const Problem& p) {
 Refusal refuse_features(const Problem& p) {
   if (p.pass != TESSERA_FORWARD) return {"forward pass only"};
   if (p.q.dtype != TESSERA_E4M3) return {"takes e4m3", "q.dtype", p.q.dtype};
-  // The accumulators of a larger one fill the registers (fp8_config.hpp).
-  if (p.head_dim_qk > 128 || p.head_dim_qk % 16 != 0)
-    return {"takes head_dim_qk 16 to 128 in multiples of 16", "head_dim_qk", p.head_dim_qk};
-  if (p.head_dim_v > 128 || p.head_dim_v % 16 != 0)
-    return {"takes head_dim_v 16 to 128 in multiples of 16", "head_dim_v", p.head_dim_v};
-  if (p.v_order != 0) return {"reads v in the order of its rows only", "v_order", p.v_order};
+  if (p.head_dim_qk > 256 || p.head_dim_qk % 16 != 0)
+    return {"takes head_dim_qk 16 to 256 in multiples of 16", "head_dim_qk", p.head_dim_qk};
+  if (p.head_dim_v > 256 || p.head_dim_v % 16 != 0)
+    return {"takes head_dim_v 16 to 256 in multiples of 16", "head_dim_v", p.head_dim_v};
+  // Tiles begin at the first key, which then lies inside of the 16 slots that the order goes through.
+  if (p.v_order != 0 && p.has(TESSERA_FLAG_LEFTPAD)) return {"takes no leftpad under v_order 1"};
   if (p.softcap != 0) return {"takes no softcap"};
   if (p.has(TESSERA_FLAG_BIAS)) return {"takes no bias"};
   if (p.has(TESSERA_FLAG_ALIBI)) return {"takes no ALiBi slopes"};
@@ -62,7 +65,8 @@ Cut cut(const Problem& p, const DeviceInfo& device) {
 
 Launch configure(const Problem& p, const DeviceInfo& device) {
   Launch launch = configure_cut(p, device, cut(p, device));
-  launch.instructions = "wgmma e4m3 in two levels, tma; v transposed in shared memory";
+  launch.instructions =
+      p.v_order == 0 ? "wgmma e4m3 in two levels, tma; v transposed in shared memory" : "wgmma e4m3 in two levels, tma";
   return launch;
 }
 
@@ -75,7 +79,8 @@ int run(const Plan& plan, const core::RunContext& context) {
                 scale_of(t.v_scale, p.v_scale),
                 p.has(TESSERA_FLAG_V_MEAN) ? t.v_mean : nullptr,
                 p.v_mean_stride,
-                p.o.dtype == TESSERA_BF16};
+                p.o.dtype == TESSERA_BF16,
+                p.v_order == 1};
   return run_cut(plan, context, cut(p, *plan.device), &params);
 }
 

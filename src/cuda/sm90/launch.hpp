@@ -45,6 +45,6 @@ struct Bucket {
 
 extern const Bucket kF16D64, kF16D96, kF16D128, kF16D192V128, kF16D192, kF16D256;
 extern const Bucket kBf16D64, kBf16D96, kBf16D128, kBf16D192V128, kBf16D192, kBf16D256;
-extern const Instance kE4m3D64, kE4m3D128;
+extern const Instance kE4m3D64, kE4m3D128, kE4m3D256;
 
 }  // namespace tessera::cuda::sm90

@@ -23,6 +23,7 @@ struct Fp8Params {
   const float* v_mean;  // [heads_kv, head_dim_v]; null: none
   int64_t v_mean_stride;
   bool o_is_bf16;  // else f16, where o is not float
+  bool v_ordered;  // v is V^T, of v_order 1
 };
 
 struct Params {

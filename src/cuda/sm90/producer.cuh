@@ -26,7 +26,8 @@ struct Producer {
   const Params& p;
   Control<Config>& control;
   char* shared;
-  Ring<Config::kStages> k, v;
+  Ring<Config::kStages> k;
+  Ring<Config::kValueStages> v;
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
 
@@ -144,6 +145,12 @@ struct Producer {
     }
   }
 
+  // False: warps of their own bring V^T (fp8_ordered.cuh).
+  __device__ __forceinline__ bool brings_values() const {
+    if constexpr (Config::kTransposers != 0) return !p.fp8.v_ordered;
+    return true;
+  }
+
   // Tiles [begin, copied_end) come whole by copy_rows, the others by collect_rows.
   __device__ __forceinline__ void load_tiles(const TileView& view) {
     const int begin = static_cast<int>(view.tiles.begin), end = static_cast<int>(view.tiles.end);
@@ -172,7 +179,7 @@ struct Producer {
         }
         k.advance();
       }
-      if (tile > begin) {
+      if (tile > begin && brings_values()) {
         char* to = shared + Config::kValueOffset + v.stage * Config::kValueBytes;
         uint64_t* full = &control.v_full[v.stage];
         wait(control.v_empty[v.stage], v.phase ^ 1);

@@ -30,7 +30,7 @@ core::Refusal refuse_map_strides(const core::Problem& p) {
                {"k.row stride", p.k.row_stride, rows_k},
                {"k.head stride", p.k.head_stride, p.heads_kv},
                {"v.batch stride", p.v.batch_stride, batches_k},
-               {"v.row stride", p.v.row_stride, rows_k},
+               {"v.row stride", p.v.row_stride, value_rows(p)},
                {"v.head stride", p.v.head_stride, p.heads_kv},
                {"d_o.batch stride", p.d_o.batch_stride, backward ? batches_q : 0},
                {"d_o.row stride", p.d_o.row_stride, backward ? rows_q : 0},
