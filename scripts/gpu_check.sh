@@ -10,8 +10,9 @@
 # "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
 # "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that),
 # "decode" (few queries over long caches), "append" (new rows into caches), "serving" (tessera_serve, whose tokens must
-# be those of its reference), "training" (examples/train_gpt2.py, 100 s), and "quantize" (its tests, GB/s beside a
-# copy, what float8 costs in accuracy)
+# be those of its reference), "training" (examples/train_gpt2.py, 100 s), "quantize" (its tests, GB/s beside a
+# copy, what float8 costs in accuracy), and "fp8" (attention on float8: tests, the bench's grid, accuracy in both orders
+# of v)
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -111,6 +112,17 @@ if [[ $parts == *quantize* ]]; then
   start fp8_accuracy 240 python3 -m tessera.fp8_accuracy --device cuda --out "$output/fp8-accuracy.json"
   finish fp8_accuracy
   cat "$output/quantize_rate.log" "$output/fp8_accuracy.log"
+fi
+if [[ $parts == *fp8* ]]; then
+  tests fp8_tests '*GpuFp8*:GpuEncodings*Bytes*:GpuEncodings*Values*:GpuTensorMaps.BoxesOfBytes'
+  bench fp8 240 --suite fp8 --peers cudnn,fa3
+  python3 -m tessera.bench --draw "$output/fp8.json" "$output/fp8.png"
+  for order in 0 1; do
+    start "fp8_order$order" 240 python3 -m tessera.fp8_accuracy --device cuda --kernel cuda.sm90.forward_fp8 \
+      --order "$order" --longest 131072 --out "$output/fp8-order$order.json"
+  done
+  finish fp8_order0 fp8_order1
+  cat "$output/fp8_order0.log" "$output/fp8_order1.log"
 fi
 if [[ $parts == *special* ]]; then bench special 120 --suite special; fi
 if [[ $parts == *gradients* ]]; then

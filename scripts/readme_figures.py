@@ -261,6 +261,29 @@ def append(results):
     return "\n".join(lines) + "\n"
 
 
+def fp8(results):
+    """TFLOP/s of attention on e4m3, both orders of v, beside bf16 and FlashAttention-3's, and what quantising takes."""
+    wide = next(name for name in results["rows"][0]["peers"] if name.startswith("cuda."))
+    columns = {"v_order": "`v_order` 1", wide: f"bf16, `{wide}`", "cudnn": "bf16, cuDNN"}
+    columns["fa3"] = "FlashAttention-3, e4m3"
+    titles = ["d, mask", "N", "e4m3, v by rows", *columns.values(), "quantising q, k, v, us"]
+    lines = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
+    for row in results["rows"]:
+        seqlen, dim = SHAPE.search(row["problem"]).groups()
+        mask = "causal" if "causal" in row["problem"].split() else "full"
+        if row["status"] != "ran":
+            raise ValueError(f"{row['problem']}: {row['reason']}")
+        rates = [row["tflops"], *(row["peers"].get(name, {}).get("tflops") for name in columns)]
+        cells = ["-" if rate is None else f"{rate:.0f}" for rate in rates]
+        lines.append(f"| {dim}, {mask} | {seqlen} | {' | '.join(cells)} | {row['quantise_seconds'] * 1e6:.0f} |")
+    lines += [
+        "",
+        f"TFLOP/s, 16384 tokens, hidden 2048, {results['device']} (driver {results['driver']}, {results['date']}), "
+        "medians of one run.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 TABLES = {
     "rates": rates,
     "lengths": lengths,
@@ -273,6 +296,7 @@ TABLES = {
     "budgets": budgets,
     "crossover": crossover,
     "append": append,
+    "fp8": fp8,
 }
 
 

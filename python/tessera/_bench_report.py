@@ -205,7 +205,8 @@ def draw(results: str, picture: str) -> None:
         axis = axes[int(causal)][dims.index(dim)]
         lengths = [row["length"] for row in rows]
         axis.plot(lengths, [row["tflops"] for row in rows], "o-", color="black", label=rows[0]["kernel"])
-        for name in PEERS:
+        others = [name for name in rows[0]["peers"] if name not in PEERS]  # rows of ours
+        for name in [*PEERS, *others]:
             points = [(row["length"], row["peers"][name]["tflops"]) for row in rows if name in row["peers"]]
             if points:
                 axis.plot(*zip(*points), ".--", label=name)

@@ -8,6 +8,7 @@
     python -m tessera.bench --suite decode             one query over long caches: microseconds, TB/s of K and V
     python -m tessera.bench --suite story --ncu also   textbook, FlashAttention-1, -2 and -3 beside one another; CPU too
     python -m tessera.bench --suite append             new rows into caches: microseconds beside bytes and a launch
+    python -m tessera.bench --suite fp8                e4m3 on that grid, v by rows and in the quantiser's order
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
     python -m tessera.bench --kernel GLOB              pins our row; again: another row of ours beside it
     python -m tessera.bench --draw RESULTS PICTURE     TFLOP/s over N from a result file
@@ -41,6 +42,7 @@ import torch
 from . import _bench_append as append
 from . import _bench_backward as backward
 from . import _bench_decode as decode
+from . import _bench_fp8 as fp8
 from . import _bench_peers as peers
 from . import _bench_recompute as recompute
 from . import _bench_story as story
@@ -103,6 +105,7 @@ SUITES = {
     "decode": decode.decode_suite,
     "story": story.suite,
     "append": append.suite,
+    "fp8": fp8.suite,
 }
 
 
@@ -406,6 +409,8 @@ def main(arguments: list[str] | None = None) -> int:
         return recompute.main(options, baselines, results, sample_calls)
     if options.suite == "story":
         return story.main(options, baselines, results, sample_calls)
+    if options.suite == "fp8":
+        return fp8.main(options, results, sample_calls)
     all_decode = all(map(decode.is_decode, options.problems))
     bandwidth = results["read_bytes_per_s"] = decode.read_bandwidth() if all_decode else None
     print(decode.table_head(options.peers, bandwidth) if bandwidth else table_head(options.peers), flush=True)

@@ -2,7 +2,7 @@
 
     python -m tessera.fp8_accuracy --out F             on the CPU, NumPy with ml_dtypes
     python -m tessera.fp8_accuracy --device cuda       the same inputs on a CUDA device, through PyTorch
-    python -m tessera.fp8_accuracy --kernel GLOB       on a row of one's choice
+    python -m tessera.fp8_accuracy --kernel GLOB       float8 operands on a row of one's choice
 
 Two tables. `outliers` is that of the FlashAttention-3 paper (arXiv:2407.08608, section 4.3): q, k, v of N(0, 1) + N(0,
 100) * Bernoulli(0.001), 100 the variance, d 128, N 4096; RMS error of o against float64 on the bfloat16 inputs, under
@@ -20,8 +20,9 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import numpy as np
 
@@ -91,15 +92,44 @@ def errors(o: np.ndarray, right: np.ndarray) -> dict[str, float]:
     return {"rms_error": float(np.sqrt(np.mean(difference**2))), "mean_error": float(np.mean(difference))}
 
 
-def attend(place: Any, q: Quantized, k: Quantized, v: Quantized, order: int) -> tuple[np.ndarray, str]:
-    """o of float8 operands, and the kernel."""
-    arguments = dict(q_scale=q.scale, k_scale=k.scale, v_scale=v.scale, v_mean=v.mean, v_order=order)
-    arguments.update(out_dtype="float32")
-    kernel = plan(q.data, k.data, v.data, **arguments).kernel
-    return place.get(attention(q.data, k.data, v.data, **arguments)), kernel
+@contextmanager
+def pinned(kernel: str | None) -> Iterator[None]:
+    """Plans made inside take `kernel`; None: what they take otherwise."""
+    before = os.environ.get("TESSERA_KERNEL")
+    if kernel:
+        os.environ["TESSERA_KERNEL"] = kernel
+    try:
+        yield
+    finally:
+        os.environ.pop("TESSERA_KERNEL", None)
+        if before is not None:
+            os.environ["TESSERA_KERNEL"] = before
 
 
-def outlier_rows(place: Any, order: int) -> list[dict[str, Any]]:
+class Float8:
+    """Attention on float8 operands: where, on which row, with v in which order."""
+
+    def __init__(self, place: Any, order: int, kernel: str | None):
+        self.place, self.order, self.kernel = place, order, kernel
+
+    def quantize_v(self, v: Any, **options: Any) -> Quantized:
+        return quantize(v, order=self.order, **options)
+
+    def row(self, about: dict[str, Any], right: np.ndarray, q: Quantized, k: Quantized, v: Quantized) -> dict[str, Any]:
+        """A row of the table; a refusal is one too."""
+        arguments = dict(q_scale=q.scale, k_scale=k.scale, v_scale=v.scale, v_mean=v.mean, v_order=self.order)
+        arguments.update(out_dtype="float32")
+        about = {**about, "dtype": "e4m3", "v_order": self.order}
+        try:
+            with pinned(self.kernel):
+                kernel = plan(q.data, k.data, v.data, **arguments).kernel
+                o = self.place.get(attention(q.data, k.data, v.data, **arguments))
+        except NotImplementedError as error:
+            return {**about, "kernel": "", "refused": str(error).splitlines()[-1].strip()}
+        return {**about, "kernel": kernel, **errors(o, right)}
+
+
+def outlier_rows(place: Any, float8: Float8) -> list[dict[str, Any]]:
     rows = []
     for data, seqlen in (("outliers", 4096), ("normal", 4096)):
         rng = np.random.default_rng(SEED)
@@ -115,16 +145,14 @@ def outlier_rows(place: Any, order: int) -> list[dict[str, Any]]:
         for scales in ("tensor", "block"):
             for rotate in (None, 1):
                 qq, kk = (quantize(x, scales=scales, rotate=rotate) for x in (q, k))
-                vv = quantize(v, scales="tensor" if scales == "tensor" else "head", order=order)
-                o, kernel = attend(place, qq, kk, vv, order)
-                about.update(dtype="e4m3", scales=scales, rotated=rotate is not None, v_order=order)
-                rows.append({**about, "kernel": kernel, **errors(o, right)})
+                vv = float8.quantize_v(v, scales="tensor" if scales == "tensor" else "head")
+                rows.append(float8.row({**about, "scales": scales, "rotated": rotate is not None}, right, qq, kk, vv))
     return rows
 
 
-def bias_rows(place: Any, order: int, longest: int) -> list[dict[str, Any]]:
+def bias_rows(place: Any, float8: Float8, longest: int) -> list[dict[str, Any]]:
     rows = []
-    for seqlen in (n for n in (1024, 4096, 16384) if n <= longest):
+    for seqlen in (n for n in (1024, 4096, 16384, 131072) if n <= longest):
         rng = np.random.default_rng(SEED + seqlen)
         q = bfloat16(rng.standard_normal((1, BIAS_QUERIES, HEADS, DIM)))
         k = bfloat16(rng.standard_normal((1, seqlen, HEADS, DIM)))
@@ -132,12 +160,11 @@ def bias_rows(place: Any, order: int, longest: int) -> list[dict[str, Any]]:
         right = exact(*(x.astype(np.float64) for x in (q, k, v)))
         q, k, v = (place.put(x) for x in (q, k, v))
         qq, kk = quantize(q), quantize(k)
+        rms = float(np.sqrt(np.mean(right**2)))
         for subtract_mean in (False, True):
-            vv = quantize(v, subtract_mean=subtract_mean, order=order)
-            o, kernel = attend(place, qq, kk, vv, order)
-            about = {"data": "bias", "seqlen": seqlen, "dtype": "e4m3", "scales": "head", "v_order": order}
-            rms = float(np.sqrt(np.mean(right**2)))
-            rows.append({**about, "v_mean": subtract_mean, "rms_exact": rms, "kernel": kernel, **errors(o, right)})
+            vv = float8.quantize_v(v, subtract_mean=subtract_mean)
+            about = {"data": "bias", "seqlen": seqlen, "scales": "head", "v_mean": subtract_mean, "rms_exact": rms}
+            rows.append(float8.row(about, right, qq, kk, vv))
     return rows
 
 
@@ -158,6 +185,8 @@ def line(row: dict[str, Any]) -> str:
     if row["dtype"] == "e4m3":
         words += [f"scales={row['scales']}", *(["rotated"] if row.get("rotated") else [])]
         words += ["v-mean"] if row.get("v_mean") else []
+    if "refused" in row:
+        return f"{' '.join(words):44s} refused: {row['refused']}"
     return f"{' '.join(words):44s} rms {row['rms_error']:.3e}  mean {row['mean_error']:+.2e}  {row['kernel']}"
 
 
@@ -166,15 +195,14 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tessera.fp8_accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--kernel", metavar="GLOB", help="pins the row")
+    parser.add_argument("--kernel", metavar="GLOB", help="pins the row of float8 operands")
     parser.add_argument("--order", type=int, choices=(0, 1), default=0, help="v as rows, or as v_order 1")
-    parser.add_argument("--longest", type=int, default=16384, help="N of the sweep, at most")
+    parser.add_argument("--longest", type=int, default=16384, help="N of the sweep, at most (up to 131072)")
     parser.add_argument("--out", type=output_file, help="result file")
     options = parser.parse_args(arguments)
-    if options.kernel:
-        os.environ["TESSERA_KERNEL"] = options.kernel
     place = Cuda() if options.device == "cuda" else Host()
-    rows = outlier_rows(place, options.order) + bias_rows(place, options.order, options.longest)
+    float8 = Float8(place, options.order, options.kernel)
+    rows = outlier_rows(place, float8) + bias_rows(place, float8, options.longest)
     for row in rows:
         print(line(row))
     if options.out:

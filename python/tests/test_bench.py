@@ -12,6 +12,7 @@ from tessera import _bench_report as report
 torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
 
 from tessera import _bench_decode as decode  # noqa: E402
+from tessera import _bench_fp8 as fp8  # noqa: E402
 from tessera import _bench_peers as peers  # noqa: E402
 from tessera import _bench_recompute as recompute  # noqa: E402
 from tessera import _bench_story as story  # noqa: E402
@@ -340,3 +341,34 @@ def test_a_result_file_that_cannot_be_written_is_refused_before_the_work(path, t
         bench.arguments_of(["fwd bf16 sq8 d64 cuda", "--out", path])
     assert "expected a file in a folder" in capsys.readouterr().err
     assert bench.arguments_of(["fwd bf16 sq8 d64 cuda", "--out", "new.json"]).out == "new.json"
+
+
+FP8_CELL = "fwd e4m3 b2 hq2 sq70 d16 causal cpu"
+
+
+def test_the_fp8_suite_is_the_forward_grid():
+    cells = bench.SUITES["fp8"]("bf16")
+    assert [text.replace("e4m3", "bf16") for text in cells] == bench.forward_suite("bf16")
+
+
+def test_an_fp8_cell_judges_both_orders_beside_bf16(monkeypatch, tmp_path, capsys):
+    def refuse(name):
+        raise peers.Refused(f"no {name} here")
+
+    def sample(calls, case, options):
+        return [SimpleNamespace(name=name, out=call(), seconds=[2e-6], eager="") for name, call in calls.items()]
+
+    monkeypatch.setattr(peers, "installed", refuse)
+    out = tmp_path / "fp8.json"
+    options = SimpleNamespace(
+        problems=[FP8_CELL], kernel=["cpu.*.forward"], dtype="bf16", peers=["fa3"], no_errors=False, out=str(out)
+    )
+    assert fp8.main(options, {"rows": []}, sample) == 0
+    (found,) = json.loads(out.read_text())["rows"]
+    (wide,) = [name for name in found["peers"] if name != "v_order"]
+    assert found["status"] == "ran" and wide.startswith("cpu.") and found["quantise_seconds"] == 2e-6
+    # Rounding to e4m3 is worth 2^-4 at most of what is near 1, to bfloat16 less; the orders differ in nothing.
+    assert found["peers"][wide]["rms_error"] < 5e-3 < found["rms_error"] < 0.1
+    assert found["peers"]["v_order"]["rms_error"] == pytest.approx(found["rms_error"], rel=1e-3)
+    printed = capsys.readouterr().out
+    assert "fa3 left out: no fa3_fwd_interface here" in printed and "N70 d16 causal" in printed
