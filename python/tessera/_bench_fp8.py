@@ -111,6 +111,7 @@ def measure(text: str, options: argparse.Namespace, sample: Any) -> tuple[dict[s
     cell = Fp8Case(text, options.dtype)
     calls, refused = cell.calls(kernel, options.peers)
     row: dict[str, Any] = {"problem": str(cell.problem), "kernel": kernel, "baseline": False, "peers": {}}
+    row["quantise_seconds"] = None
     if kernel not in calls:
         return {**row, "status": "refused", "reason": refused.pop(kernel)}, refused
     reference = None if options.no_errors else cell.case.exact(min(2, cell.problem.heads_q))
@@ -141,7 +142,7 @@ def table_head(names: list[str]) -> str:
 
 
 def table_line(row: dict[str, Any], names: list[str]) -> str:
-    """`v_order + quantise`: TFLOP/s of both together, from bfloat16 tensors to o."""
+    """`/fa3`: of the faster order of v. `v_order + quantise`: both together, from bfloat16 tensors to o."""
     text = f"{label(row['problem']):34s}"
     if row["status"] != "ran":
         return f"{text}  {row['status']}: {row['reason']}"
@@ -161,6 +162,15 @@ def table_line(row: dict[str, Any], names: list[str]) -> str:
     text += f"{best / fa3['tflops']:7.3f}" if fa3 else "      -"
     both = row["flops"] / (ordered["seconds_median"] + seconds) * 1e-12 if ordered and seconds else None
     return text + f"{cell(both, 10)}           {error(row['rms_error'])} {error(fa3 and fa3['rms_error'])}"
+
+
+def table_of(results: str) -> str | None:
+    """The lines of a result file; None: it is not of this suite."""
+    rows = json.loads(Path(results).read_text()).get("rows", [])
+    if not rows or "quantise_seconds" not in rows[0]:
+        return None
+    names = [name for name in ("cudnn", "fa3") if any(name in row["peers"] for row in rows)]
+    return "\n".join([table_head(names), *(table_line(row, names) for row in rows)])
 
 
 def main(options: argparse.Namespace, results: dict[str, Any], sample: Any) -> int:

@@ -384,7 +384,7 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = arguments_of(arguments)
     if options.table:
-        print(append.table_of(options.table) or short_table(options.table))
+        print(append.table_of(options.table) or fp8.table_of(options.table) or short_table(options.table))
         return 0
     if options.draw:
         draw(*options.draw)

@@ -371,4 +371,5 @@ def test_an_fp8_cell_judges_both_orders_beside_bf16(monkeypatch, tmp_path, capsy
     assert found["peers"][wide]["rms_error"] < 5e-3 < found["rms_error"] < 0.1
     assert found["peers"]["v_order"]["rms_error"] == pytest.approx(found["rms_error"], rel=1e-3)
     printed = capsys.readouterr().out
+    assert fp8.table_of(str(out)).splitlines()[-1].split()[:10] == printed.splitlines()[-1].split()[:10]
     assert "fa3 left out: no fa3_fwd_interface here" in printed and "N70 d16 causal" in printed
