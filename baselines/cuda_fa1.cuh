@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const Head head = locate_head(p, blockIdx.x);
   const Band band = core::make_band(f.seqlen_q, f.seqlen_k, f.left, f.right, f.top_left);
   const uint32_t key_tile = cuda::ptx::shared_address(shared), value_tile = key_tile + Config::kKeyBytes;
-  const cuda::sm80::LaneAddresses<Config> lane(value_tile + Config::kKeyBytes);
+  const cuda::sm80::LaneAddresses<Config> lane(value_tile + Config::kKeyBytes, threadIdx.x / 32 * Config::kWarpRows, 0);
   const int warp = threadIdx.x / 32;
   const uint32_t queries = value_tile + Config::kKeyBytes + warp * Config::kWarpRows * Config::kHeadDim * 2;
 

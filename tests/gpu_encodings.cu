@@ -32,8 +32,11 @@ constexpr int kConsumers = 128 * Config::kGroups;
 template <class Element, class Config>
 __device__ Consumer<Element, Config, ScoreKind::plain> last_stages(const Params& p, char* shared) {
   auto& control = *reinterpret_cast<Control<Config>*>(shared + Config::kControlOffset);
-  Consumer<Element, Config, ScoreKind::plain> consumer{p, control, cuda::ptx::shared_address(shared),
-                                                       cuda::sm90::uniform(static_cast<int>(threadIdx.x / 128))};
+  Consumer<Element, Config, ScoreKind::plain> consumer{p,
+                                                       control,
+                                                       cuda::ptx::shared_address(shared),
+                                                       cuda::sm90::uniform(static_cast<int>(threadIdx.x / 128)),
+                                                       {p, control, shared}};
   consumer.q.stage = Config::kQueryStages - 1;
   consumer.k.stage = consumer.v.stage = Config::kStages - 1;
   return consumer;

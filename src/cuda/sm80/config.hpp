@@ -11,18 +11,24 @@ namespace tessera::cuda::sm80 {
 inline constexpr int32_t kHeadDimBuckets[] = {64, 96, 128, 192, 256};
 
 // A block takes kTileM = kWarps * kWarpRows query rows, each warp owning 16 * kRowBlocks of them, and kTileN keys a
-// step.
-template <int kHeadDim_, int kWarps_, int kRowBlocks_, int kTileN_, int kStages_, int kBlocksPerSm_>
+// step; or kKeyWarps warps own the same rows and each a share of the keys.
+template <int kHeadDim_, int kWarps_, int kRowBlocks_, int kTileN_, int kStages_, int kBlocksPerSm_, int kKeyWarps_ = 1>
 struct ForwardShape {
   static constexpr int kHeadDim = kHeadDim_, kWarps = kWarps_, kRowBlocks = kRowBlocks_, kTileN = kTileN_;
-  static constexpr int kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kStages = kStages_, kBlocksPerSm = kBlocksPerSm_, kKeyWarps = kKeyWarps_;
+  static constexpr bool kWholeHead = false;   // a block goes over all query tiles of its head; else it has one
+  static constexpr bool kNormalises = false;  // accumulators are divided at every step; else once at the end
   // The first tile's products start before its V is there: 1 to 2 % at 512 keys, where the registers allow it.
   static constexpr bool kValuesApart = kStages == 2 && kHeadDim <= 64;
-  static constexpr int kThreads = kWarps * 32, kWarpRows = 16 * kRowBlocks, kTileM = kWarps * kWarpRows;
+  static constexpr int kThreads = kWarps * 32, kWarpRows = 16 * kRowBlocks;
+  static constexpr int kTileM = kWarps / kKeyWarps * kWarpRows, kWarpKeys = kTileN / kKeyWarps;
   static constexpr int kQueryBytes = kTileM * kHeadDim * 2, kKeyBytes = kTileN * kHeadDim * 2;
-  // [Q][K, V of each stage][page and slot of the keys of two tiles]; beside it a static BlockView.
+  // [Q][K, V of each stage][page and slot of the keys of two tiles][what warps of the same rows exchange: maxima and
+  // partial accumulators]; beside it a static BlockView.
   static constexpr int kKeyRowsOffset = kQueryBytes + 2 * kStages * kKeyBytes;
-  static constexpr int kDynamicBytes = kKeyRowsOffset + 2 * kTileN * 8, kViewBytes = 256;
+  static constexpr int kExchangeOffset = kKeyRowsOffset + 2 * kTileN * 8;
+  static constexpr int kExchangeBytes = kKeyWarps == 1 ? 0 : kWarps * kWarpRows * (kHeadDim + 1) * 4;
+  static constexpr int kDynamicBytes = kExchangeOffset + kExchangeBytes, kViewBytes = 256;
   static constexpr int kSharedBytes = kDynamicBytes + kViewBytes;
 };
 

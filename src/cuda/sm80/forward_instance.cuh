@@ -21,8 +21,15 @@ struct ForwardKernel {
   }
 
   static constexpr ForwardInstance instance() {
-    return {Config::kTileM,       Config::kTileN,       Config::kStages, Config::kThreads,
-            Config::kSharedBytes, Config::kBlocksPerSm, prepare,         launch};
+    return {Config::kTileM,
+            Config::kTileN,
+            Config::kStages,
+            Config::kThreads,
+            Config::kSharedBytes,
+            Config::kBlocksPerSm,
+            Config::kWholeHead,
+            prepare,
+            launch};
   }
 };
 

@@ -14,6 +14,7 @@ namespace tessera::cuda::sm80 {
 
 struct ForwardInstance {
   int32_t tile_m, tile_n, stages, threads, shared_bytes, blocks_per_sm;
+  bool whole_head;           // a block goes over all query tiles of its head
   cudaError_t (*prepare)();  // on the current device
   cudaError_t (*launch)(const ForwardParams& params, uint32_t blocks, cudaStream_t stream);
 };

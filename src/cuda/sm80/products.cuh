@@ -12,8 +12,8 @@ namespace tessera::cuda::sm80 {
 
 template <class Config>
 struct Fragments {
-  using Scores = float[Config::kRowBlocks][Config::kTileN / 8][4];
-  using Accumulators = float[Config::kRowBlocks][Config::kHeadDim / 8][4];
+  using Scores = float[Config::kRowBlocks][Config::kWarpKeys / 8][4];
+  using Accumulators = float[Config::kRowBlocks][Config::kHeadDim / 8 / Config::kKeyWarps][4];
 };
 
 // Addresses of one lane: queries as the A operand, keys and values as B operands (values transposed on load).
@@ -22,11 +22,12 @@ struct LaneAddresses {
   using Layout = TileLayout<Config::kHeadDim>;
   uint32_t query, key, value;  // key and value relative to their tile
 
-  __device__ __forceinline__ explicit LaneAddresses(uint32_t shared) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    query = shared + Layout::lane_offset(warp * Config::kWarpRows + lane % 16, lane / 16);
-    key = Layout::lane_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    value = Layout::lane_offset(lane % 16, lane / 16);
+  // Of a warp whose rows and keys begin there in their tiles.
+  __device__ __forceinline__ LaneAddresses(uint32_t shared, uint32_t first_row, uint32_t first_key) {
+    const int lane = threadIdx.x % 32;
+    query = shared + Layout::lane_offset(first_row + lane % 16, lane / 16);
+    key = Layout::lane_offset(first_key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    value = Layout::lane_offset(first_key + lane % 16, lane / 16);
   }
 };
 

@@ -16,7 +16,9 @@ struct ForwardShape {
   static constexpr int kQueryStages = kQueryStages_, kStages = kStages_, kValueStages = kStages;
   static constexpr int kBytes = 2;         // an element of q, k and v
   static constexpr int kTransposers = 0;   // warps between V's copies and the consumers
+  static constexpr bool kProduces = true;  // K and V come by a producer warp; else a consumer warp copies them
   static constexpr bool kTurns = kTurns_;  // consumers take turns at issuing their products
+  static constexpr bool kOverlaps = true;  // the softmax of a step runs beside the product of the one before
   static constexpr bool kLazy = kLazy_;    // accumulators are rescaled when a maximum grows by more than 2^8
   static constexpr bool kDense = kDense_;  // takes whole dense q, k and v only, in one split
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);

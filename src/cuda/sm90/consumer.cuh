@@ -11,6 +11,7 @@
 #include "../tile/softmax.cuh"
 #include "control.cuh"
 #include "epilogue.cuh"
+#include "producer.cuh"
 
 namespace tessera::cuda::sm90 {
 
@@ -23,8 +24,9 @@ struct Consumer {
 
   const Params& p;
   Control<Config>& control;
-  uint32_t shared;  // address of the tiles
-  int group;        // of the consumers, counted from 0
+  uint32_t shared;            // address of the tiles
+  int group;                  // of the consumers, counted from 0
+  Producer<Config> producer;  // idle but where a warp of ours is it (kProduces)
   Ring<Config::kStages> k, v;
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
@@ -39,6 +41,10 @@ struct Consumer {
   __device__ __forceinline__ void pass_turn() const {
     if (Config::kTurns) ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
   }
+
+  // Whether this warp copies what the others multiply: K of a tile once the products before it are issued, V once its
+  // softmax is done, when the stages that they fill have been left.
+  __device__ __forceinline__ static bool copies() { return !Config::kProduces && uniform(threadIdx.x / 32) == 4; }
 
   // Issues scores = q k^T of the current stages.
   __device__ __forceinline__ void multiply_query_key(Scores& scores) const {
@@ -112,6 +118,10 @@ struct Consumer {
     Scores scores;
     uint32_t probs[Config::kTileN / 16][4];
 
+    if (copies()) {
+      producer.load_query(view);
+      producer.load_key(view, begin);
+    }
     wait(control.q_full[q.stage], q.phase);
     wait(control.k_full[k.stage], k.phase);
     wait_turn();
@@ -119,6 +129,7 @@ struct Consumer {
     multiply_query_key(scores);
     ptx::wgmma_commit();
     pass_turn();
+    if (copies()) producer.load_key(view, begin + 1);
     ptx::wgmma_wait<0>();
     ptx::pin(scores[0]);
     release(&control.k_empty[k.stage]);
@@ -130,6 +141,7 @@ struct Consumer {
     }
     SoftmaxStep<1> first = update_maxima<Config::kLazy>(scores, statistics, scale());
     exponentiate(scores, statistics, first, scale());
+    if (copies()) producer.load_value(view, begin);
     pack_probs(scores, probs);
 
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
@@ -142,7 +154,8 @@ struct Consumer {
       multiply_probs_value(acc, probs);
       ptx::wgmma_commit();
       pass_turn();
-      ptx::wgmma_wait<1>();
+      if (copies()) producer.load_key(view, tile + 1);
+      ptx::wgmma_wait<Config::kOverlaps ? 1 : 0>();
       ptx::pin(scores[0]);
       release(&control.k_empty[k.stage]);
       k.advance();
@@ -154,6 +167,7 @@ struct Consumer {
       ptx::pin(acc[0]);
       release(&control.v_empty[v.stage]);
       v.advance();
+      if (copies()) producer.load_value(view, tile);
       pack_probs(scores, probs);
       // Where the bases of a whole warp stayed, every correction is exactly 1.
       if (!Config::kLazy || __any_sync(0xffffffffu, step.changed)) rescale(acc, step);
@@ -196,7 +210,11 @@ struct Consumer {
       RowStatistics<1> statistics;
       statistics.clear();
       const int begin = uniform(static_cast<int>(view.tiles.begin)), end = uniform(static_cast<int>(view.tiles.end));
-      if (begin < end) run_tiles(view, begin, end, acc, statistics);
+      if (begin < end) {
+        run_tiles(view, begin, end, acc, statistics);
+      } else if (copies()) {
+        producer.want_view();
+      }
       epilogue<Element>(p, view, first_row(), scale(), acc[0], statistics);
       __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
       release(&control.view_empty[views.stage]);

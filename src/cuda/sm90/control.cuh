@@ -58,7 +58,8 @@ struct Control {
     for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : q_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
     for (uint64_t& barrier : view_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
-    for (uint64_t& barrier : view_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps + 1 + Config::kTransposers);
+    for (uint64_t& barrier : view_empty)
+      ::cuda::ptx::mbarrier_init(&barrier, kWarps + Config::kProduces + Config::kTransposers);
     ::cuda::ptx::mbarrier_init(&view_wanted, 1);
     for (uint64_t& barrier : k_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : v_full) ::cuda::ptx::mbarrier_init(&barrier, 1);

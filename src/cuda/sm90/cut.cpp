@@ -33,6 +33,13 @@ constexpr double kLaunchSeconds = 3e-6, kCombineSeconds = 14e-6;
 // Whether the tensor maps end where the keys of every sequence do.
 bool is_bounded(const Problem& p) { return p.layout_kv == TESSERA_DENSE && !p.has(TESSERA_FLAG_SEQUSED_K); }
 
+// Whether nothing about a sequence is looked up in memory.
+bool is_whole(const Problem& p) {
+  return p.layout_kv == TESSERA_DENSE && !p.has(TESSERA_FLAG_SEQUSED_K) && p.layout_q == TESSERA_DENSE &&
+         p.num_splits <= 1 && !p.has(TESSERA_FLAG_SEQUSED_Q) && !p.has(TESSERA_FLAG_LEFTPAD) &&
+         !p.has(TESSERA_FLAG_BATCH_IDX);
+}
+
 // Query heads of one key/value head share a tile where that makes fewer of them: short queries. Their heads must not
 // differ in anything but the rows of q and o.
 int32_t pack_of(const Problem& p, int32_t tile_m) {
@@ -161,6 +168,17 @@ Cut start_cut(const Problem& p, const DeviceInfo& device, const Instance& instan
   c.rows = instance.tile_m / c.pack;
   c.tiles = query_blocks(p, c.rows);
   c.heads = p.batch * (p.heads_q / c.pack);
+  return c;
+}
+
+Cut choose_cut(const Problem& p, const DeviceInfo& device, const Bucket& bucket) {
+  // Wide tiles pay from 2048 keys on, where they leave no multiprocessor idle.
+  const Instance& instance = !is_plain(p)                        ? bucket.general
+                             : is_whole(p) && p.seqlen_k >= 2048 ? bucket.wide
+                                                                 : bucket.plain;
+  Cut c = start_cut(p, device, instance);
+  if (c.instance == &bucket.wide && c.items() < 2 * c.workers) c = start_cut(p, device, bucket.plain);
+  split_keys(p, device, &c);
   return c;
 }
 

@@ -22,6 +22,8 @@ struct Cut {
 
 // One split so far; keys are split below.
 Cut start_cut(const core::Problem& p, const core::DeviceInfo& device, const Instance& instance);
+// The cut of a forward whose instances are `bucket`'s, with its splits.
+Cut choose_cut(const core::Problem& p, const core::DeviceInfo& device, const Bucket& bucket);
 // Splits the keys as asked, or where query tiles leave multiprocessors idle, as far as the estimate falls.
 void split_keys(const core::Problem& p, const core::DeviceInfo& device, Cut* c);
 double estimate_seconds(const core::Problem& p, const core::DeviceInfo& device, const Cut& c);

@@ -26,11 +26,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1) forward_kernel(const __gr
   const int group = uniform(static_cast<int>(threadIdx.x / 128));
   if (group == 0) {
     ptx::shrink_registers<Config::kProducerRegisters>();
-    if (threadIdx.x < 32) Producer<Config>{p, control, shared}.run();
+    if constexpr (Config::kProduces) {
+      if (threadIdx.x < 32) Producer<Config>{p, control, shared}.run();
+    }
     if (threadIdx.x / 32 == 1) schedule_tiles<Config>(p, control);
   } else {
     ptx::grow_registers<Config::kConsumerRegisters>();
-    Consumer<Element, Config, kKind>{p, control, ptx::shared_address(shared), group - 1}.run();
+    Consumer<Element, Config, kKind>{p, control, ptx::shared_address(shared), group - 1, {p, control, shared}}.run();
   }
 }
 

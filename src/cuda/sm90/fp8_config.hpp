@@ -17,7 +17,7 @@ struct Fp8Shape {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
   static constexpr int kQueryStages = kQueryStages_, kStages = kStages_, kBytes = 1, kTransposers = 2;
   static constexpr int kValueStages = kValueStages_;  // of V as it lies; K and V^T have kStages
-  static constexpr bool kTurns = true, kDense = false;
+  static constexpr bool kProduces = true, kTurns = true, kDense = false;
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   // Bytes of a row of Q, K and V that lie together, swizzled.
   static constexpr int kSpan = kDimQk % 128 == 0 && kDimV % 128 == 0 ? 128 : 64, kSpanColumns = kSpan;

@@ -21,22 +21,7 @@ const Bucket& bucket(const Problem& p) {
   return *buckets[i];
 }
 
-// Whether nothing about a sequence is looked up in memory.
-bool is_whole(const Problem& p) {
-  return p.layout_kv == TESSERA_DENSE && !p.has(TESSERA_FLAG_SEQUSED_K) && p.layout_q == TESSERA_DENSE &&
-         p.num_splits <= 1 && !p.has(TESSERA_FLAG_SEQUSED_Q) && !p.has(TESSERA_FLAG_LEFTPAD) &&
-         !p.has(TESSERA_FLAG_BATCH_IDX);
-}
-
-Cut cut(const Problem& p, const DeviceInfo& device) {
-  const Bucket& b = bucket(p);
-  // Wide tiles pay from 2048 keys on, where they leave no multiprocessor idle.
-  const Instance& instance = !is_plain(p) ? b.general : is_whole(p) && p.seqlen_k >= 2048 ? b.wide : b.plain;
-  Cut c = start_cut(p, device, instance);
-  if (c.instance == &b.wide && c.items() < 2 * c.workers) c = start_cut(p, device, b.plain);
-  split_keys(p, device, &c);
-  return c;
-}
+Cut cut(const Problem& p, const DeviceInfo& device) { return choose_cut(p, device, bucket(p)); }
 
 Refusal refuse_forward(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};

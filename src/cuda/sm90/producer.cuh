@@ -31,9 +31,12 @@ struct Producer {
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
 
+  // The lane of the producer's warp that issues copies.
+  __device__ __forceinline__ static bool leads() { return threadIdx.x == (Config::kProduces ? 0 : 128); }
+
   __device__ __forceinline__ void load_query(const TileView& view) {
     wait(control.q_empty[q.stage], q.phase ^ 1);
-    if (threadIdx.x == 0) {
+    if (leads()) {
       uint64_t* full = &control.q_full[q.stage];
       cuda_ptx::mbarrier_arrive_expect_tx(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full,
                                           Config::kQueryBytes);
@@ -69,7 +72,7 @@ struct Producer {
   template <int kColumns>
   __device__ __forceinline__ void copy_rows(const CUtensorMap& map, const Position& first, int tile, char* to,
                                             uint64_t* full) {
-    if (threadIdx.x != 0) return;
+    if (!leads()) return;
     cuda_ptx::mbarrier_arrive_expect_tx(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full,
                                         Config::kTileN * kColumns * Config::kBytes);
     const int32_t row = first.row + tile * Config::kTileN;
@@ -151,8 +154,12 @@ struct Producer {
     return true;
   }
 
-  // Tiles [begin, copied_end) come whole by copy_rows, the others by collect_rows.
-  __device__ __forceinline__ void load_tiles(const TileView& view) {
+  // Which tiles a view has: [begin, copied_end) come whole by copy_rows, the others by collect_rows.
+  struct Stretch {
+    int begin, end, copied_end, wanted;
+    Position first;
+  };
+  __device__ __forceinline__ Stretch find_stretch(const TileView& view) const {
     const int begin = static_cast<int>(view.tiles.begin), end = static_cast<int>(view.tiles.end);
     int copied_end = end;
     if constexpr (!Config::kDense) {
@@ -163,34 +170,56 @@ struct Producer {
     // The next piece of work is asked for with so many tiles to go: finding it takes about as long as they do.
     constexpr int kLead = 3;
     const int wanted = end - begin > kLead ? end - kLead : begin;
-    // V lags one tile behind K, as the consumers take them.
+    return {begin, end, copied_end, wanted, first};
+  }
+
+  __device__ __forceinline__ void want_view() {
+    if (leads()) cuda_ptx::mbarrier_arrive(&control.view_wanted);
+  }
+
+  // K of one tile, where there is one, as soon as its stage has been left; before that of tile `wanted` the next piece
+  // of work is asked for.
+  __device__ __forceinline__ void load_key(const TileView& view, const Stretch& tiles, int tile) {
+    if (tile == tiles.wanted && leads()) cuda_ptx::mbarrier_arrive(&control.view_wanted);
+    if (tile < tiles.end) {
+      char* to = shared + Config::kKeyOffset + k.stage * Config::kKeyBytes;
+      uint64_t* full = &control.k_full[k.stage];
+      wait(control.k_empty[k.stage], k.phase ^ 1);
+      if (Config::kDense || tile < tiles.copied_end) {
+        copy_rows<Config::kDimQk>(p.k_map, tiles.first, tile, to, full);
+      } else {
+        collect_rows<Config::kDimQk>(view, tile, {&p.k_map, view.k, p.forward.k_stride, p.forward.head_dim_qk}, to,
+                                     full);
+      }
+      k.advance();
+    }
+  }
+
+  __device__ __forceinline__ void load_value(const TileView& view, const Stretch& tiles, int tile) {
+    char* to = shared + Config::kValueOffset + v.stage * Config::kValueBytes;
+    uint64_t* full = &control.v_full[v.stage];
+    wait(control.v_empty[v.stage], v.phase ^ 1);
+    if (Config::kDense || tile < tiles.copied_end) {
+      copy_rows<Config::kDimV>(p.v_map, tiles.first, tile, to, full);
+    } else {
+      collect_rows<Config::kDimV>(view, tile, {&p.v_map, view.v, p.forward.v_stride, p.forward.head_dim_v}, to, full);
+    }
+    v.advance();
+  }
+
+  // The same for a consumer warp, which keeps its registers for its scores.
+  __device__ __forceinline__ void load_key(const TileView& view, int tile) { load_key(view, find_stretch(view), tile); }
+  __device__ __forceinline__ void load_value(const TileView& view, int tile) {
+    load_value(view, find_stretch(view), tile);
+  }
+
+  // V lags one tile behind K, as the consumers take them.
+  __device__ __forceinline__ void load_tiles(const TileView& view) {
+    const Stretch tiles = find_stretch(view);
 #pragma unroll 1
-    for (int tile = begin; tile <= end; ++tile) {
-      if (tile == wanted && threadIdx.x == 0) cuda_ptx::mbarrier_arrive(&control.view_wanted);
-      if (tile < end) {
-        char* to = shared + Config::kKeyOffset + k.stage * Config::kKeyBytes;
-        uint64_t* full = &control.k_full[k.stage];
-        wait(control.k_empty[k.stage], k.phase ^ 1);
-        if (Config::kDense || tile < copied_end) {
-          copy_rows<Config::kDimQk>(p.k_map, first, tile, to, full);
-        } else {
-          collect_rows<Config::kDimQk>(view, tile, {&p.k_map, view.k, p.forward.k_stride, p.forward.head_dim_qk}, to,
-                                       full);
-        }
-        k.advance();
-      }
-      if (tile > begin && brings_values()) {
-        char* to = shared + Config::kValueOffset + v.stage * Config::kValueBytes;
-        uint64_t* full = &control.v_full[v.stage];
-        wait(control.v_empty[v.stage], v.phase ^ 1);
-        if (Config::kDense || tile - 1 < copied_end) {
-          copy_rows<Config::kDimV>(p.v_map, first, tile - 1, to, full);
-        } else {
-          collect_rows<Config::kDimV>(view, tile - 1, {&p.v_map, view.v, p.forward.v_stride, p.forward.head_dim_v}, to,
-                                      full);
-        }
-        v.advance();
-      }
+    for (int tile = tiles.begin; tile <= tiles.end; ++tile) {
+      load_key(view, tiles, tile);
+      if (tile > tiles.begin && brings_values()) load_value(view, tiles, tile - 1);
     }
   }
 
@@ -203,8 +232,8 @@ struct Producer {
       if (view.tiles.begin < view.tiles.end) {
         load_query(view);
         load_tiles(view);
-      } else if (threadIdx.x == 0) {
-        cuda_ptx::mbarrier_arrive(&control.view_wanted);
+      } else {
+        want_view();
       }
       __syncwarp();
       if (threadIdx.x == 0) cuda_ptx::mbarrier_arrive(&control.view_empty[views.stage]);

@@ -54,11 +54,23 @@ struct SoftmaxStep {
   bool large;    // some base of this lane is above kFusedBaseLimit
 };
 
-// Takes a tile of scores into the row maxima. Scores times `scale` are in base 2; scale is positive. kLazy: a row keeps
-// its base while its maximum stays below 2^8 times of it, so most tiles change nothing.
-template <bool kLazy, int kBlocks, int kColumns>
-__device__ __forceinline__ SoftmaxStep<kBlocks> update_maxima(const float (&scores)[kBlocks][kColumns][4],
-                                                              RowStatistics<kBlocks>& rows, float scale) {
+// The maxima of a row's scores in a tile and of those before it.
+template <int kBlocks, int kColumns>
+__device__ __forceinline__ float row_maximum(const float (&scores)[kBlocks][kColumns][4],
+                                             const RowStatistics<kBlocks>& rows, int b, int half) {
+  float maximum = rows.row_max[b][half];
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    maximum = fmaxf(maximum, fmaxf(scores[b][n][2 * half], scores[b][n][2 * half + 1]));
+  }
+  return quad_max(maximum);
+}
+
+// Takes new maxima of the rows, by `maximum_of(b, half)`, for their bases. Scores times `scale` are in base 2; scale is
+// positive. kLazy: a row keeps its base while its maximum stays below 2^8 times of it, so most tiles change nothing.
+template <bool kLazy, int kBlocks, class MaximumOf>
+__device__ __forceinline__ SoftmaxStep<kBlocks> change_bases(RowStatistics<kBlocks>& rows, float scale,
+                                                             MaximumOf maximum_of) {
   SoftmaxStep<kBlocks> step;
   step.changed = step.large = false;
 #pragma unroll
@@ -66,12 +78,7 @@ __device__ __forceinline__ SoftmaxStep<kBlocks> update_maxima(const float (&scor
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float before = rows.row_max[b][half];
-      float maximum = before;
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        maximum = fmaxf(maximum, fmaxf(scores[b][n][2 * half], scores[b][n][2 * half + 1]));
-      }
-      maximum = quad_max(maximum);
+      float maximum = maximum_of(b, half);
       if (kLazy && !((maximum - before) * scale > kLazyGrowth)) maximum = before;
       rows.row_max[b][half] = maximum;
       step.bases[b][half] = RowStatistics<kBlocks>::base(maximum, scale);
@@ -82,6 +89,14 @@ __device__ __forceinline__ SoftmaxStep<kBlocks> update_maxima(const float (&scor
     }
   }
   return step;
+}
+
+// Takes a tile of scores into the row maxima.
+template <bool kLazy, int kBlocks, int kColumns>
+__device__ __forceinline__ SoftmaxStep<kBlocks> update_maxima(const float (&scores)[kBlocks][kColumns][4],
+                                                              RowStatistics<kBlocks>& rows, float scale) {
+  return change_bases<kLazy>(
+      rows, scale, [&](int b, int half) __attribute__((always_inline)) { return row_maximum(scores, rows, b, half); });
 }
 
 // Shrinks the sums under the bases before.

@@ -1,0 +1,8 @@
+// The sm90 forward with lazy rescaling.
+#include "sm90_instance.cuh"
+
+namespace tessera::cuda::sm90 {
+
+extern constexpr AblatedBuckets kLazyRescale = ablated_buckets<LazyRescale>();
+
+}  // namespace tessera::cuda::sm90

@@ -1,0 +1,86 @@
+// cuda.sm90.forward with a step taken back: the same cut and launch, other instances.
+#include <algorithm>
+#include <iterator>
+
+#include "../forward_host.hpp"
+#include "../sm90/cut.hpp"
+#include "rows.hpp"
+
+namespace tessera::cuda::sm90 {
+namespace {
+
+using core::DeviceInfo;
+using core::Launch;
+using core::Plan;
+using core::Problem;
+using core::Refusal;
+
+struct Ablation {
+  const char* name;
+  const AblatedBuckets* buckets;  // null: the full kernel's
+  bool one_tile;                  // as many blocks as pieces of work, no tickets
+  const char* instructions;
+};
+
+constexpr Ablation kRows[] = {
+    {"cuda.sm90.forward.no_pingpong", &kNoTurns, false, "wgmma, tma; ablation: warpgroups take no turns"},
+    {"cuda.sm90.forward.no_overlap", &kNoOverlap, false,
+     "wgmma, tma; ablation: a warpgroup's softmax waits for all of its products"},
+    {"cuda.sm90.forward.no_pingpong_no_overlap", &kNoTurnsNoOverlap, false,
+     "wgmma, tma; ablation: neither turns nor a softmax beside products of its warpgroup"},
+    {"cuda.sm90.forward.lazy_rescale", &kLazyRescale, false,
+     "wgmma, tma; ablation: accumulators rescaled when a maximum grows by 2^8, not at every step"},
+    {"cuda.sm90.forward.no_producer", &kNoProducer, false,
+     "wgmma, tma; ablation: a warp of the consumers copies, a tile ahead"},
+    {"cuda.sm90.forward.one_tile", nullptr, true, "wgmma, tma; ablation: blocks are not persistent"},
+};
+static_assert(std::size(kRows) == kAblations);
+
+const Bucket& bucket(const Problem& p, const Ablation& row) {
+  if (row.buckets == nullptr) return p.head_dim_qk == 64 ? kBf16D64 : kBf16D128;
+  return p.head_dim_qk == 64 ? row.buckets->d64 : row.buckets->d128;
+}
+
+Cut cut(const Problem& p, const DeviceInfo& device, const Ablation& row) {
+  Cut c = choose_cut(p, device, bucket(p, row));
+  if (row.one_tile) c.workers = static_cast<int32_t>(std::min<int64_t>(c.items(), kMaxInt));
+  return c;
+}
+
+template <size_t kRow>
+Refusal refuse(const Problem& p, const DeviceInfo& device) {
+  if (device.is_cpu) return {"runs on CUDA devices only"};
+  if (const Refusal refusal = refuse_ablation(p)) return refusal;
+  return refuse_launch(p, device, bucket(p, kRows[kRow]).plain);
+}
+
+template <size_t kRow>
+Launch configure(const Problem& p, const DeviceInfo& device) {
+  Launch launch = configure_cut(p, device, cut(p, device, kRows[kRow]));
+  launch.instructions = kRows[kRow].instructions;
+  launch.seconds = 0;  // what it takes is what it is there to be measured for
+  return launch;
+}
+
+template <size_t kRow>
+int run(const Plan& plan, const core::RunContext& context) {
+  Params params{};
+  return run_cut(plan, context, cut(plan.problem, *plan.device, kRows[kRow]), &params);
+}
+
+template <size_t kRow>
+int prepare(const Plan& plan, tessera_status* status) {
+  return prepare_cut(plan, cut(plan.problem, *plan.device, kRows[kRow]), status);
+}
+
+template <size_t kRow>
+constexpr core::KernelEntry entry() {
+  return {kRows[kRow].name, refuse<kRow>, configure<kRow>, run<kRow>, true, prepare<kRow>};
+}
+
+}  // namespace
+
+const core::KernelEntry kAblatedForward[kAblations] = {entry<0>(), entry<1>(), entry<2>(),
+                                                       entry<3>(), entry<4>(), entry<5>()};
+
+}  // namespace tessera::cuda::sm90
