@@ -8,9 +8,11 @@
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
 # (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward),
 # "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
-# "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that),
+# "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that,
+# or for the story of an earlier round), "ablations" (kernels with one step taken back each, and both bandwidths; needs
+# a build with -DTESSERA_ABLATIONS=ON),
 # "decode" (few queries over long caches), "append" (new rows into caches), "serving" (tessera_serve, whose tokens must
-# be those of its reference), "training" (examples/train_gpt2.py, 100 s), "quantize" (its tests, GB/s beside a
+# be those of its reference), "training" (examples/train_gpt2.py, two minutes), "quantize" (its tests, GB/s beside a
 # copy, what float8 costs in accuracy), and "fp8" (attention on float8: tests, the bench's grid, accuracy in both orders
 # of v)
 set -uo pipefail
@@ -129,26 +131,22 @@ if [[ $parts == *gradients* ]]; then
   bench backward 240 --suite backward --seconds 0.3 --kernel 'cuda.sm90.backward' --kernel 'cuda.sm80.backward'
   python3 -m tessera.bench --draw "$output/backward.json" "$output/backward.png"
 fi
-# dram PROBLEM STEP: bytes of device memory that one step moves, as ncu counts them, or why it does not.
-dram() {
-  local problem=$1 step=$2 csv=$output/dram-$2.csv
-  # Kernels follow one another as they do in a run, so caches stay as the one before leaves them.
-  timeout -s KILL 40 ncu --profile-from-start off --cache-control none --clock-control none --csv --page raw \
-    --print-units base --metrics dram__bytes_read.sum,dram__bytes_write.sum \
-    python3 -m tessera._bench_recompute "$problem" "$step" >"$csv" 2>"$output/dram-$step.err"
-  python3 -m tessera._bench_recompute --dram "$csv" "$step" || tail -n 3 "$output/dram-$step.err" "$csv"
-}
 if [[ $parts == *recompute* ]]; then
   bench recompute 90 --suite recompute --seconds 0.4
   if command -v ncu >/dev/null; then
-    for step in textbook recompute; do dram 'bwd bf16 b4 hq16 sq4096 d128 cuda' "$step"; done
+    start dram 90 python3 -m tessera._bench_recompute 'bwd bf16 b4 hq16 sq4096 d128 cuda'
+    finish dram
+    cat "$output/dram.log"
   else
     echo 'bytes of device memory: not counted, ncu is not installed'
   fi
 fi
+if [[ $parts == *ablations* ]]; then bench ablations 240 --suite ablations --seconds 0.3; fi
 if [[ $parts == *story* ]]; then bench story 60 --suite story --seconds 0.2; fi
 if [[ $parts == *bytes* ]]; then
-  start bytes 60 python3 -m tessera.bench --suite story --ncu only --out "$output/story.json"
+  # Into this round's story, else an earlier round's in the same folder, else the committed one's copy.
+  [ -f "$output/story.json" ] || cp "$source_dir/bench/results/h200-story.json" "$output/story.json"
+  start bytes 150 python3 -m tessera.bench --suite story --ncu only --out "$output/story.json"
   finish bytes
   cat "$output/bytes.log"
 fi

@@ -196,6 +196,12 @@ def story(results, table):
     return "\n".join(lines) + "\n"
 
 
+def moved_gb(row):
+    """By the model, and in brackets as ncu counted it."""
+    model = f"{row['model_bytes'] / 1e9:.2f}"
+    return model + (f" ({(row['dram']['read'] + row['dram']['written']) / 1e9:.2f})" if "dram" in row else "")
+
+
 def budgets(results):
     """FlashAttention-1's schedule at each budget of on-chip memory: time, bytes by the model, the paper's term."""
     lines = [
@@ -208,14 +214,16 @@ def budgets(results):
             continue
         rows, other = [cell["rows"][name] for name in BUDGETS.values()], cell["rows"]["fa2"]
         micros = [f"{row['seconds_median'] * 1e6:.0f}" for row in rows]
-        moved = [f"{row['model_bytes'] / 1e9:.2f}" for row in rows]
+        moved = [moved_gb(row) for row in rows]
         paper = [f"{row['paper_bytes'] / 1e9:.2f}" for row in rows]
         speed = [f"{row['model_bytes'] / row['seconds_median'] / 1e12:.1f}" for row in rows]
         shape = ", ".join(HEADS.search(cell["problem"]).groups() + SHAPE.search(cell["problem"]).groups())
         cells = [shape, *(" / ".join(four) for four in (micros, moved, paper, speed))]
-        cells += [f"{other['seconds_median'] * 1e6:.0f}", f"{other['model_bytes'] / 1e9:.2f}"]
+        cells += [f"{other['seconds_median'] * 1e6:.0f}", moved_gb(other)]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", f"bf16, full mask, {results['device']}, {results['date']}, medians of one run."]
+    if "counted" in results:
+        lines[-1] += f" In brackets what ncu counted on {results['counted']['date']}."
     return "\n".join(lines) + "\n"
 
 
@@ -232,6 +240,23 @@ def crossover(results):
     lines += [f"| {series} | {' | '.join(rows[name] for name in names)} |" for series, rows in found.items()]
     lines += ["", f"The N from which on a schedule beats the textbook at all longer ones, {results['device']}, "
               f"{results['date']}."]
+    return "\n".join(lines) + "\n"
+
+
+def ablations(results, full):
+    """The full kernel's rate, and the time of each row with a step taken back over the full kernel's."""
+    steps = [name for name in results["rows"][0]["rows"] if name.startswith(f"{full}.")]
+    titles = " | ".join(f"`{name[len(full):]}`" for name in steps)
+    lines = [f"| d | N | mask | `{full}`, TFLOP/s | {titles} |", "| --- " * (4 + len(steps)) + "|"]
+    for cell in results["rows"]:
+        seqlen, dim = SHAPE.search(cell["problem"]).groups()
+        mask = "causal" if "causal" in cell["problem"].split() else "full"
+        rows = cell["rows"]
+        ratios = [f"{rows[name]['seconds_median'] / rows[full]['seconds_median']:.2f}" if name in rows else "-"
+                  for name in steps]
+        lines.append(f"| {dim} | {seqlen} | {mask} | {rows[full]['tflops']:.0f} | {' | '.join(ratios)} |")
+    lines += ["", f"Time over the full kernel's, bf16, 16384 tokens, hidden size 2048, {results['device']} (driver "
+              f"{results['driver']}, {results['date']}),\nmedians of one run, all in one process in random order."]
     return "\n".join(lines) + "\n"
 
 
@@ -297,6 +322,8 @@ TABLES = {
     "crossover": crossover,
     "append": append,
     "fp8": fp8,
+    "ablations-sm90": lambda results: ablations(results, "cuda.sm90.forward"),
+    "ablations-sm80": lambda results: ablations(results, "cuda.sm80.forward"),
 }
 
 

@@ -15,6 +15,7 @@
 #include "status.hpp"
 #include "tessera/tessera.h"
 #if TESSERA_HAS_CUDA
+#include "baselines/cuda_bandwidth.hpp"
 #include "baselines/cuda_textbook.hpp"
 #endif
 
@@ -116,4 +117,20 @@ BASELINE_API double tessera_baseline_host_seconds(decltype(&tessera_plan_run) ru
   wait_for(*exec);
   std::nth_element(seconds.begin(), seconds.begin() + kRuns / 2, seconds.end());
   return seconds[kRuns / 2];
+}
+
+// Bytes a second that the current CUDA device reads of its shared and of its device memory.
+BASELINE_API int tessera_baseline_bandwidth(double* shared, double* device, tessera_status* status) {
+#if TESSERA_HAS_CUDA
+  tessera::baselines::Bandwidth bandwidth{};
+  const cudaError_t error = tessera::baselines::measure_bandwidth(&bandwidth);
+  if (error != cudaSuccess)
+    return tessera::core::fail(status, TESSERA_DEVICE_ERROR, "reading memories: %s", cudaGetErrorString(error));
+  *shared = bandwidth.shared;
+  *device = bandwidth.device;
+  return tessera::core::succeed(status);
+#else
+  *shared = *device = 0;
+  return tessera::core::fail(status, TESSERA_NO_DEVICE, "reading memories: this build has no CUDA");
+#endif
 }

@@ -204,6 +204,14 @@ class Baselines:
         lib.tessera_baseline_destroy.restype = None
         lib.tessera_baseline_host_seconds.argtypes = [pointer, pointer, pointer, pointer, ctypes.c_size_t, pointer]
         lib.tessera_baseline_host_seconds.restype = ctypes.c_double
+        lib.tessera_baseline_bandwidth.argtypes = [ctypes.POINTER(ctypes.c_double)] * 2 + [pointer]
+
+    def bandwidth(self) -> tuple[float, float]:
+        """Bytes a second that the current CUDA device reads of its shared and of its device memory."""
+        shared, device, status = ctypes.c_double(), ctypes.c_double(), _c.Status()
+        if self.lib.tessera_baseline_bandwidth(ctypes.byref(shared), ctypes.byref(device), ctypes.byref(status)):
+            raise RuntimeError(status.message.decode())
+        return shared.value, device.value
 
     @classmethod
     def load(cls) -> Baselines | None:

@@ -17,7 +17,6 @@ The step of the textbook is cuda.textbook.step of libtessera_baselines.so: one r
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
 import sys
@@ -27,10 +26,12 @@ from typing import Any, Callable, NamedTuple
 import torch
 
 from . import Problem, _c
+from . import _bench_ncu as ncu
 from ._bench_backward import BackwardCase, BackwardRunner, BackwardTextbook, Gradients, bind_gradients
 from ._bench_case import Baselines
 
 TEXTBOOK = "textbook"
+NCU_SECONDS = 60
 
 
 def suite(dtype: str) -> list[str]:
@@ -192,54 +193,29 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
     return 0
 
 
-def profile(text: str, which: str, kernel: str = "") -> int:
-    """One step of `which` (textbook, recompute) between cudaProfilerStart and -Stop: ncu --profile-from-start off."""
-    if not torch.cuda.is_available():
-        print("tessera._bench_recompute: torch sees no CUDA device", file=sys.stderr)
-        return 3
+def profile(text: str) -> int:
+    """A step of each way, in the process that ncu profiles."""
     torch.set_grad_enabled(False)
-    calls, refused = steps_of(BackwardCase(text), [kernel], Baselines.load())
-    names = [name for name in calls if (name == TEXTBOOK) == (which == TEXTBOOK)]
-    if not names:
-        print(f"{which} left out: {refused}", file=sys.stderr)
-        return 3
-    call = calls[names[0]]
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    calls, _ = steps_of(BackwardCase(text), [], Baselines.load())
+    for name, call in calls.items():
+        ncu.run_profiled([name], call)
     return 0
 
 
-def counted_bytes(lines: list[str]) -> tuple[int, int, int]:
-    """Kernels, bytes read and bytes written in device memory, of what ncu --csv --page raw --print-units base wrote."""
-    begin = next((i for i, line in enumerate(lines) if "dram__bytes_read.sum" in line), None)
-    if begin is None:
-        raise ValueError("ncu counted nothing")
-    rows = [row for row in csv.DictReader(lines[begin:]) if (row.get("ID") or "").isdigit()]
-    read, written = (
-        sum(round(float(row[f"dram__bytes_{way}.sum"].replace(",", ""))) for row in rows) for way in ("read", "write")
-    )
-    return len(rows), read, written
-
-
-def main_of_module(arguments: list[str]) -> int:
-    """PROBLEM STEP [KERNEL]: a step for a profiler. --dram FILE NAME: what the profiler's file counts."""
-    if arguments[0] != "--dram":
-        return profile(*arguments)
+def print_bytes(text: str) -> int:
+    """What a step of each way moves, as ncu counts it."""
     try:
-        kernels, read, written = counted_bytes(Path(arguments[1]).read_text().splitlines())
+        counts = ncu.count_bytes("tessera._bench_recompute", ["--profile", text], NCU_SECONDS)
     except ValueError as error:
-        print(f"bytes of device memory, {arguments[2]}: {error}")
+        print(f"bytes of device memory not counted: {error}")
         return 1
-    print(
-        f"bytes of device memory, {arguments[2]}: {read * 1e-9:.3f} GB read, {written * 1e-9:.3f} GB written, "
-        f"{(read + written) * 1e-9:.3f} GB in {kernels} kernels"
-    )
-    return 0
+    print(f"bytes of device memory, {text}")
+    for (name,), part in counts.items():
+        read, written = part["read"] * 1e-9, part["written"] * 1e-9
+        total = f"{read + written:.3f} GB in {part['kernels']} kernels"
+        print(f"  {name}: {read:.3f} GB read, {written:.3f} GB written, {total}")
+    return 0 if counts else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main_of_module(sys.argv[1:]))
+if __name__ == "__main__":  # PROBLEM: bytes that its step moves
+    sys.exit(profile(sys.argv[2]) if sys.argv[1] == "--profile" else print_bytes(sys.argv[1]))

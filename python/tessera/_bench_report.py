@@ -165,8 +165,13 @@ def shares(ran: list[dict[str, Any]]) -> list[str]:
 
 def short_table(results: str) -> str:
     """The lines and the summary of a result file."""
-    if (data := json.loads(Path(results).read_text())).get("suite") == "story":
+    data = json.loads(Path(results).read_text())
+    if data.get("suite") == "story":
         return story_report().short_table(data)
+    if data.get("suite") == "ablations":
+        from . import _bench_ablations  # it imports this module
+
+        return _bench_ablations.short_table(data)
     rows = data["rows"]
     names = [name for name in PEERS if any(name in row["peers"] for row in rows)]
     return "\n".join([table_head(names), *(table_line(row, names) for row in rows), summary(rows)])

@@ -20,16 +20,11 @@ Without a CUDA device the same tables run on the CPU's rows in f32, smaller; eve
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import random
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +33,7 @@ from typing import Any, Callable
 import torch
 
 from . import Problem
+from . import _bench_ncu as ncu
 from ._bench_case import DTYPES, Baselines, Case, Runner, Textbook
 
 TEXTBOOK = "textbook"
@@ -52,9 +48,8 @@ PINS = {
     },
     "cpu": {TEXTBOOK: "cpu.textbook", "fa1": "cpu.fa1", "fa2": "cpu.*.forward"},
 }
-NCU_SECONDS = 40
+NCU_SECONDS = 110
 MOST_TEXTBOOK_ROWS = 65536  # ncu takes seconds over what it launches, two products a sequence
-MARKER = "at::native"  # PyTorch's kernels, of which our rows start none
 FEWEST_CPU_ROUNDS = 5
 
 Tables = dict[str, list[str]]
@@ -88,8 +83,9 @@ def suite(dtype: str) -> list[str]:
 
 def table_of(text: str) -> str:
     """The table that a cell belongs to; `other` for one of none."""
-    dtype = text.split()[1]
-    return next((name for name, cells in tables(dtype, device_of(text)).items() if text in cells), "other")
+    written = str(Problem(text))
+    found = tables(text.split()[1], device_of(text)).items()
+    return next((name for name, cells in found if written in (str(Problem(one)) for one in cells)), "other")
 
 
 def has_budgets(text: str) -> bool:
@@ -185,101 +181,48 @@ def measure(text: str, options: argparse.Namespace, baselines: Baselines | None,
             "rms_error": None if reference is None else case.rms_error(one.out, reference),
             **({"paper_bytes": paper_bytes(case.problem, BUDGETS[one.name])} if one.name in BUDGETS else {}),
         }
-    return {"table": table_of(text), "problem": text, "flops": flops, "rows": rows, "refused": refused}
-
-
-# The profiler's part: one process runs each row once, a kernel of PyTorch before each.
+    problem = str(Problem(text))  # as result files have it, whatever words were left out
+    return {"table": table_of(text), "problem": problem, "flops": flops, "rows": rows, "refused": refused}
 
 
 def profile(cells: list[str]) -> int:
-    """Runs under ncu --profile-from-start off; a JSON line for each row that ran, in order."""
+    """Each row of the cells once, in the process that ncu profiles."""
     torch.set_grad_enabled(False)
-    baselines, marker = Baselines.load(), torch.zeros(1, device="cuda")
+    baselines = Baselines.load()
     for text in cells:
         case = Case(text)
         for name, pin in pins_of(text).items():
             if name == TEXTBOOK and case.problem.batch * case.problem.seqlen_q > MOST_TEXTBOOK_ROWS:
                 continue
             try:
-                call = call_of(case, name, pin, baselines)
-                call()
-            except (NotImplementedError, RuntimeError):
+                ncu.run_profiled([text, name], call_of(case, name, pin, baselines))
+            except (NotImplementedError, RuntimeError):  # what refuses, or does not fit, does so before the marker
                 continue
-            torch.cuda.synchronize()
-            torch.cuda.profiler.start()
-            marker.fill_(0)
-            call()
-            torch.cuda.synchronize()
-            torch.cuda.profiler.stop()
-            print(json.dumps([text, name]), flush=True)
-            del call
             torch.cuda.empty_cache()
     return 0
 
 
-def counted(lines: list[str]) -> list[dict[str, int]]:
-    """Kernels, bytes read and written in device memory from each marker to the next, of ncu's CSV in base units."""
-    begin = next((i for i, line in enumerate(lines) if "dram__bytes_read.sum" in line), None)
-    if begin is None:
-        raise ValueError("ncu counted nothing: " + (lines[-1] if lines else "no output"))
-    parts: list[dict[str, int]] = []
-    for row in csv.DictReader(lines[begin:]):
-        if not (row.get("ID") or "").isdigit():
-            continue
-        if MARKER in row["Kernel Name"]:
-            parts.append({"kernels": 0, "read": 0, "written": 0})
-        elif parts:
-            parts[-1]["kernels"] += 1
-            parts[-1]["read"] += round(float(row["dram__bytes_read.sum"].replace(",", "")))
-            parts[-1]["written"] += round(float(row["dram__bytes_write.sum"].replace(",", "")))
-    return parts
-
-
-def count_bytes(cells: list[str]) -> dict[tuple[str, str], dict[str, int]]:
-    """What each row of the cells moves, by ncu. ValueError says why it was not counted."""
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        raise ValueError("ncu is not installed")
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "dram.csv"
-        # Kernels follow one another as they do in a run, so caches stay as the one before leaves them.
-        command = [ncu, "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none", "--csv"]
-        command += ["--page", "raw", "--print-units", "base", "--log-file", str(log)]
-        command += ["--metrics", "dram__bytes_read.sum,dram__bytes_write.sum"]
-        command += [sys.executable, "-m", "tessera._bench_story", *cells]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        try:
-            out, errors = process.communicate(timeout=NCU_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise ValueError(f"ncu took more than {NCU_SECONDS} s") from None
-        lines = log.read_text().splitlines() if log.is_file() else errors.splitlines()
-    ran = [tuple(json.loads(line)) for line in out.splitlines() if line.startswith("[")]
-    parts = counted(lines)
-    if len(parts) != len(ran):
-        raise ValueError(f"ncu counted {len(parts)} parts of {len(ran)} rows")
-    return dict(zip(ran, parts))
-
-
-def add_counts(results: dict[str, Any], only: list[str]) -> None:
-    """The profiler's bytes of the long `wide` cells and of one length of the grid, where they were measured."""
-    cells = [row["problem"] for row in results["rows"] if row["problem"] in only and has_budgets(row["problem"])]
+def add_counts(results: dict[str, Any], only: list[str], told: dict[str, Any]) -> bool:
+    """The profiler's bytes of the long `wide` cells and of one length of the grid, where they were measured; whether
+    there are any. `told`: the machine and the build that count, which need not be those of an earlier run's times."""
+    wanted = {str(Problem(text)) for text in only}
+    cells = [row["problem"] for row in results["rows"] if row["problem"] in wanted and has_budgets(row["problem"])]
     cells = [text for text in cells if Problem(text).seqlen_q >= 1024]
-    if not cells:
-        print("bytes of device memory: no measured cell that ncu would count")
-        return
     try:
-        counts = count_bytes(cells)
+        if not cells:
+            raise ValueError("no measured cell that ncu would count")
+        counts = ncu.count_bytes("tessera._bench_story", cells, NCU_SECONDS)
+        if not counts:
+            raise ValueError("no row ran")
     except ValueError as error:
-        print(f"bytes of device memory: {error}")
-        return
+        print(f"bytes of device memory not counted: {error}")
+        return False
+    results["counted"] = {key: told[key] for key in ("device", "driver", "commit", "date") if key in told}
     for row in results["rows"]:
         for name, figures in row["rows"].items():
             if (row["problem"], name) in counts:
                 figures["dram"] = counts[row["problem"], name]
+    return True
 
 
 def main(options: argparse.Namespace, baselines: Baselines | None, results: dict[str, Any], sample: Any) -> int:
@@ -292,8 +235,15 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
         if out is None or not out.is_file():
             print("tessera.bench: --ncu only adds to the file of --out, which is not there", file=sys.stderr)
             return 2
-        results = json.loads(out.read_text())
+        told, results = results, json.loads(out.read_text())
+        if told.get("device") != results.get("device"):
+            print(
+                f"tessera.bench: --out: {out} is of {results.get('device')!r}, expected {told.get('device')!r}",
+                file=sys.stderr,
+            )
+            return 2
     else:
+        told = results
         results["suite"] = "story"
         if not torch.cuda.is_available():
             results["load_average"] = os.getloadavg()  # what others on the machine had to do
@@ -305,14 +255,13 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
                 torch.cuda.empty_cache()
             if out is not None:
                 out.write_text(json.dumps(results, indent=1) + "\n")
-    if options.ncu and torch.cuda.is_available():
-        add_counts(results, options.problems)
+    counted = add_counts(results, options.problems, told) if options.ncu and torch.cuda.is_available() else True
     results["crossover"] = report.crossovers(results["rows"])
     if out is not None:
         out.write_text(json.dumps(results, indent=1) + "\n")
     print(report.summary(results))
     print(f"{len(results['rows'])} cells in {time.perf_counter() - begin:.0f} s")
-    return 0
+    return 0 if counted else 1
 
 
 if __name__ == "__main__":

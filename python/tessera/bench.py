@@ -7,6 +7,7 @@
     python -m tessera.bench --suite recompute          forward and backward, S computed again beside S and P kept
     python -m tessera.bench --suite decode             one query over long caches: microseconds, TB/s of K and V
     python -m tessera.bench --suite story --ncu also   textbook, FlashAttention-1, -2 and -3 beside one another; CPU too
+    python -m tessera.bench --suite ablations          our kernels with one step taken back each; both bandwidths
     python -m tessera.bench --suite append             new rows into caches: microseconds beside bytes and a launch
     python -m tessera.bench --suite fp8                e4m3 on that grid, v by rows and in the quantiser's order
     python -m tessera.bench --only d128,causal         cells that have all these words; again: or these
@@ -39,6 +40,7 @@ from typing import Any, Callable
 
 import torch
 
+from . import _bench_ablations as ablations
 from . import _bench_append as append
 from . import _bench_backward as backward
 from . import _bench_decode as decode
@@ -66,6 +68,11 @@ def forward_suite(dtype: str) -> list[str]:
         for length in (512, 1024, 2048, 4096, 8192, 16384)
         for mask in ("", " causal")
     ]
+
+
+def ablations_suite(dtype: str) -> list[str]:
+    """The forward suite's grid at the head dims that ablations take."""
+    return [text for text in forward_suite(dtype) if " d256" not in text]
 
 
 def special_suite(dtype: str) -> list[str]:
@@ -104,6 +111,7 @@ SUITES = {
     "recompute": recompute.suite,
     "decode": decode.decode_suite,
     "story": story.suite,
+    "ablations": ablations_suite,
     "append": append.suite,
     "fp8": fp8.suite,
 }
@@ -411,6 +419,8 @@ def main(arguments: list[str] | None = None) -> int:
         return story.main(options, baselines, results, sample_calls)
     if options.suite == "fp8":
         return fp8.main(options, results, sample_calls)
+    if options.suite == "ablations":
+        return ablations.main(options, baselines, results, sample_calls)
     all_decode = all(map(decode.is_decode, options.problems))
     bandwidth = results["read_bytes_per_s"] = decode.read_bandwidth() if all_decode else None
     print(decode.table_head(options.peers, bandwidth) if bandwidth else table_head(options.peers), flush=True)

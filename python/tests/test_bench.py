@@ -11,8 +11,10 @@ from tessera import _bench_report as report
 
 torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
 
+from tessera import _bench_ablations as ablations  # noqa: E402
 from tessera import _bench_decode as decode  # noqa: E402
 from tessera import _bench_fp8 as fp8  # noqa: E402
+from tessera import _bench_ncu as ncu  # noqa: E402
 from tessera import _bench_peers as peers  # noqa: E402
 from tessera import _bench_recompute as recompute  # noqa: E402
 from tessera import _bench_story as story  # noqa: E402
@@ -104,7 +106,7 @@ def test_outliers_are_of_the_stated_distribution():
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_suites_are_problems_of_the_library(dtype):
-    counts = {"forward": 36, "special": 29, "backward": 36 + 12 + 2, "recompute": 8, "decode": 17}
+    counts = {"forward": 36, "special": 29, "backward": 36 + 12 + 2, "recompute": 8, "decode": 17, "ablations": 24}
     suites = {name: bench.SUITES[name](dtype) for name in counts}
     suites["story"] = [text for cells in story.tables(dtype, "cuda").values() for text in cells]
     for suite, count in {**counts, "story": 6 + 12 + 5}.items():
@@ -236,19 +238,6 @@ def test_the_table_shows_what_was_measured_and_what_was_not():
     assert "2.000 0.500    4.00x" in line and "384.0 3.0  128.00x" in line and line.endswith("cuda.ours")
 
 
-def test_bytes_of_a_profilers_file_are_summed():
-    lines = [
-        "==PROF== Connected to process 1",
-        '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"',
-        '"","","byte","byte"',
-        '"0","softmax","1,000","250"',
-        '"1","gemm","2000","50"',
-    ]
-    assert recompute.counted_bytes(lines) == (2, 3000, 300)
-    with pytest.raises(ValueError, match="nothing"):
-        recompute.counted_bytes(["==ERROR== ERR_NVGPUCTRPERM"])
-
-
 def test_a_story_measures_each_row_and_says_why_not(tmp_path, capsys):
     text, out = "fwd f32 b2 hq2 sq70 d16 causal cpu", tmp_path / "story.json"
     options = SimpleNamespace(problems=[text], no_errors=False, out=str(out), ncu=None, seconds=0, rounds=5)
@@ -311,12 +300,65 @@ def test_a_profilers_kernels_belong_to_the_marker_before_them():
         '"3","void at::native::vectorized_elementwise_kernel<4>","8","8"',
         '"4","fa1_kernel","7","5"',
     ]
-    assert story.counted(lines) == [
+    assert ncu.counted(lines) == [
         {"kernels": 2, "read": 3000, "written": 300},
         {"kernels": 1, "read": 7, "written": 5},
     ]
     with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
-        story.counted(["==ERROR== ERR_NVGPUCTRPERM"])
+        ncu.counted(["==ERROR== ERR_NVGPUCTRPERM"])
+
+
+FAKE_NCU = """#!/usr/bin/env python3
+import json, sys
+log = sys.argv[sys.argv.index("--log-file") + 1]
+cells = sys.argv[sys.argv.index("tessera._bench_story") + 1 :]
+lines = ['"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"', '"","","byte","byte"']
+for cell in cells:
+    for name in ("fa1", "fa2"):
+        print(json.dumps([cell, name]))
+        lines.append('"0","void at::native::fill<1>","8","8"')
+        lines += [f'"1","{name}","1,000","{len(lines)}"'] * 2
+open(log, "w").write("\\n".join(lines))
+sys.exit(STATUS)
+"""
+
+
+@pytest.mark.parametrize("status", [0, 9])
+def test_a_profilers_bytes_join_an_earlier_runs_file(tmp_path, monkeypatch, capsys, status):
+    """Its problems are written out in full; the machine that counted is told beside them."""
+    fake = tmp_path / "ncu"
+    fake.write_text(FAKE_NCU.replace("STATUS", str(status)))
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    given = ["fwd bf16 b64 hq16 sq1024 d64 cuda", "fwd bf16 b64 hq16 sq64 d64 cuda"]
+    rows = [{"table": "wide", "problem": str(tessera.Problem(one)), "rows": {"fa1": {}, "fa3": {}}} for one in given]
+    results = {"device": "x", "date": "before", "rows": rows}
+    assert story.add_counts(results, given, {"device": "x", "date": "today", "rows": []}) is (status == 0)
+    if status:
+        assert "ncu ended with 9" in capsys.readouterr().out and "dram" not in rows[0]["rows"]["fa1"]
+        return
+    assert rows[0]["rows"]["fa1"]["dram"] == {"kernels": 2, "read": 2000, "written": 6}
+    assert "dram" not in rows[0]["rows"]["fa3"] and "dram" not in rows[1]["rows"]["fa1"]
+    assert results["counted"] == {"device": "x", "date": "today"} and results["date"] == "before"
+
+
+def test_ablations_stand_beside_their_full_kernel():
+    names = ablations.kernels()
+    assert len(names) == 11 == len(set(names)) and names[0] == "cuda.sm90.forward"
+    figures = {"tflops": 1.0, "rms_error": 1e-3}
+    rows = {name: {**figures, "seconds_median": (2 + i) * 1e-6} for i, name in enumerate(names)}
+    cell = {"problem": "fwd bf16 b4 hq16 sq4096 d128 cuda", "rows": rows, "refused": {"cuda.x": "why"}}
+    lines = ablations.lines_of(cell)
+    assert "N4096 d128 full" in lines[0] and "1.500 of" in lines[2] and names[1] in lines[2]
+    assert lines[8].split()[0] == "cuda.sm80.forward" and "1.000 of" in lines[8] and lines[-1].endswith("why")
+    told = ablations.short_table({"rows": [cell], "shared_bytes_per_s": 30e12, "read_bytes_per_s": 4e12})
+    assert told.splitlines()[0].endswith("7.5 to 1")
+
+
+def test_a_library_without_ablations_says_how_to_build_one(capsys):
+    options = SimpleNamespace(problems=["fwd f32 b1 hq1 sq8 d64 cpu"], no_errors=True, out=None)
+    assert ablations.main(options, None, {"rows": []}, lambda *_: []) == 2
+    assert "-DTESSERA_ABLATIONS=ON" in capsys.readouterr().err
 
 
 def test_a_storys_picture_is_drawn(tmp_path):
