@@ -38,7 +38,7 @@ def failed(results):
 def test_agrees_with_the_textbook(example, tmp_path):
     code, results = run(example, tmp_path, "--device", "cpu")
     assert failed(results) == [] and code == 0 and results["left_out"] == []
-    assert len(results["checks"]) == 9 and all(name.startswith("cpu.") for name in results["kernels"])
+    assert len(results["checks"]) == 10 and all(name.startswith("cpu.") for name in results["kernels"])
     assert [len(losses) for losses in results["curves"].values()] == [60] * len(results["curves"])
     assert results["curves"]["tessera"][-1] < results["curves"]["tessera"][0] - 2
     assert set(results["rows"][0]["peers"]) == {"flash", "textbook"} and results["rows"][0]["seconds_median"] > 0
@@ -86,9 +86,27 @@ def test_tells_what_time_did_not_allow(example, tmp_path, capsys):
 def test_curves_that_are_no_numbers_fail(example):
     report, nan = example.report, [float("nan")] * 60
     curves = {name: [3.0] * 60 for name in (report.OURS, report.REFERENCE, report.CONTROL, "flash")}
-    assert [one["passed"] for one in report.curve_checks(curves, 3.1, "float32")] == [True, True, False]
-    assert not any(one["passed"] for one in report.curve_checks({**curves, report.OURS: nan}, 3.1, "float32")[:2])
-    assert not report.curve_checks({**curves, report.CONTROL: nan}, 3.1, "float32")[2]["passed"]
+    assert [one["passed"] for one in report.curve_checks(curves, 3.1, "float32")] == [True] * 3 + [False]
+    assert not any(one["passed"] for one in report.curve_checks({**curves, report.OURS: nan}, 3.1, "float32")[:3])
+    assert not report.curve_checks({**curves, report.CONTROL: nan}, 3.1, "float32")[3]["passed"]
+
+
+def test_windows_are_judged_by_their_own_spread(example):
+    """Chance grows: what is wrong early is found in it, and a lasting difference at the end, each by its own check."""
+    report = example.report
+    chance = [1e-4 * 1.05**step * (-1) ** step for step in range(120)]  # to 0.03 nats
+
+    def judged(wrong):
+        curves = {report.OURS: [3 + x + w for x, w in zip(chance, wrong)], report.REFERENCE: [3.0] * 120}
+        curves.update({"flash": [3 - x for x in chance], report.CONTROL: [3 + 4 * x for x in chance]})
+        _, end, steps, control = report.curve_checks(curves, 9.0, "bfloat16")
+        assert control["passed"] and control["value"] == pytest.approx(2, abs=0.3)
+        return end["passed"], steps["passed"]
+
+    assert judged([0.0] * 120) == (True, True)
+    assert judged([0.002] * 20 + [0.0] * 100) == (True, False)  # far less than late chance
+    assert judged([0.0] * 80 + [0.003] * 40) == (False, True)  # its mean is more than chance's
+    assert judged([0.0] * 80 + [0.1] * 40) == (False, False)
 
 
 @pytest.mark.parametrize("words", [["--steps", "0"], ["--contexts", "128", "0"], ["--picture", "p.png"]], ids=str)
