@@ -47,6 +47,9 @@ __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xfffffff
 template <class Config>
 struct Control {
   static constexpr int kViews = 2;
+  // Lanes that arrive for a tile of V, and of each warp for its room: where warps read what others may have gathered with
+  // plain loads, every lane speaks for itself, as race checkers want it; the tensor cores' reads need one lane only.
+  static constexpr int kValueLanes = Config::kTransposers == 0 ? 1 : 32;
   uint64_t q_full[Config::kQueryStages], q_empty[Config::kQueryStages];
   uint64_t view_full[kViews], view_empty[kViews], view_wanted;
   uint64_t k_full[Config::kStages], k_empty[Config::kStages];
@@ -62,10 +65,10 @@ struct Control {
       ::cuda::ptx::mbarrier_init(&barrier, kWarps + Config::kProduces + Config::kTransposers);
     ::cuda::ptx::mbarrier_init(&view_wanted, 1);
     for (uint64_t& barrier : k_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
-    for (uint64_t& barrier : v_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : v_full) ::cuda::ptx::mbarrier_init(&barrier, kValueLanes);
     for (uint64_t& barrier : k_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
     for (uint64_t& barrier : v_empty)
-      ::cuda::ptx::mbarrier_init(&barrier, Config::kTransposers == 0 ? kWarps : Config::kTransposers);
+      ::cuda::ptx::mbarrier_init(&barrier, kValueLanes * (Config::kTransposers == 0 ? kWarps : Config::kTransposers));
     ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
   }
 };

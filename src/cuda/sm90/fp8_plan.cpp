@@ -90,7 +90,6 @@ int prepare(const Plan& plan, tessera_status* status) {
 
 }  // namespace
 
-// Only when pinned, until it has run on a GPU.
-const core::KernelEntry kForwardFp8{"cuda.sm90.forward_fp8", refuse, configure, run, true, prepare};
+const core::KernelEntry kForwardFp8{"cuda.sm90.forward_fp8", refuse, configure, run, false, prepare};
 
 }  // namespace tessera::cuda::sm90

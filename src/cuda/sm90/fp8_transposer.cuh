@@ -79,10 +79,8 @@ struct Transposer {
         // What wgmma reads it reads by the asynchronous proxy.
         ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
         __syncwarp();
-        if (leads) {
-          ::cuda::ptx::mbarrier_arrive(&control.transposed_full[transposed.stage]);
-          ::cuda::ptx::mbarrier_arrive(&control.v_empty[v.stage]);
-        }
+        ::cuda::ptx::mbarrier_arrive(&control.v_empty[v.stage]);
+        if (leads) ::cuda::ptx::mbarrier_arrive(&control.transposed_full[transposed.stage]);
         v.advance();
         transposed.advance();
       }

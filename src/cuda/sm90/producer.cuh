@@ -67,14 +67,22 @@ struct Producer {
     int32_t row, head, batch;
   };
 
+  // Arrives for all lanes; the tile's bytes are to come.
+  template <int kColumns, int kLanes>
+  __device__ __forceinline__ static void expect_tile(uint64_t* full) {
+    if constexpr (kLanes > 1)
+      cuda_ptx::mbarrier_arrive(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full, kLanes - 1);
+    cuda_ptx::mbarrier_arrive_expect_tx(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full,
+                                        Config::kTileN * kColumns * Config::kBytes);
+  }
+
   // One tile by TMA, its rows at a constant stride. Every instruction between the release of a stage and its next copy
   // delays the consumers, so all that a view fixes is in registers.
-  template <int kColumns>
+  template <int kColumns, int kLanes>
   __device__ __forceinline__ void copy_rows(const CUtensorMap& map, const Position& first, int tile, char* to,
                                             uint64_t* full) {
     if (!leads()) return;
-    cuda_ptx::mbarrier_arrive_expect_tx(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full,
-                                        Config::kTileN * kColumns * Config::kBytes);
+    expect_tile<kColumns, kLanes>(full);
     const int32_t row = first.row + tile * Config::kTileN;
 #pragma unroll
     for (int c = 0; c < kColumns / Config::kSpanColumns; ++c) {
@@ -84,7 +92,7 @@ struct Producer {
   }
 
   // One tile in boxes of kv_box_rows from the pages, or row by row.
-  template <int kColumns>
+  template <int kColumns, int kLanes>
   __device__ __forceinline__ void collect_rows(const TileView& view, int tile, const Operand& operand, char* to,
                                                uint64_t* full) {
     const bool last = (tile + 1) * Config::kTileN > view.sequence.band.seqlen_k;
@@ -94,13 +102,10 @@ struct Producer {
       ptx::copy_async_wait<0>();
       cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
       __syncwarp();
-      if (threadIdx.x == 0) cuda_ptx::mbarrier_arrive(full);
+      if (kLanes > 1 || threadIdx.x == 0) cuda_ptx::mbarrier_arrive(full);
       return;
     }
-    if (threadIdx.x == 0) {
-      cuda_ptx::mbarrier_arrive_expect_tx(cuda_ptx::sem_release, cuda_ptx::scope_cta, cuda_ptx::space_shared, full,
-                                          Config::kTileN * kColumns * Config::kBytes);
-    }
+    if (threadIdx.x == 0) expect_tile<kColumns, kLanes>(full);
     if (threadIdx.x < Config::kTileN / p.kv_box_rows) {
       const int box = static_cast<int>(threadIdx.x) * p.kv_box_rows;
       const int slot = static_cast<int>(view.sequence.kv_row) + tile * Config::kTileN + box;
@@ -186,10 +191,10 @@ struct Producer {
       uint64_t* full = &control.k_full[k.stage];
       wait(control.k_empty[k.stage], k.phase ^ 1);
       if (Config::kDense || tile < tiles.copied_end) {
-        copy_rows<Config::kDimQk>(p.k_map, tiles.first, tile, to, full);
+        copy_rows<Config::kDimQk, 1>(p.k_map, tiles.first, tile, to, full);
       } else {
-        collect_rows<Config::kDimQk>(view, tile, {&p.k_map, view.k, p.forward.k_stride, p.forward.head_dim_qk}, to,
-                                     full);
+        collect_rows<Config::kDimQk, 1>(view, tile, {&p.k_map, view.k, p.forward.k_stride, p.forward.head_dim_qk}, to,
+                                        full);
       }
       k.advance();
     }
@@ -200,9 +205,10 @@ struct Producer {
     uint64_t* full = &control.v_full[v.stage];
     wait(control.v_empty[v.stage], v.phase ^ 1);
     if (Config::kDense || tile < tiles.copied_end) {
-      copy_rows<Config::kDimV>(p.v_map, tiles.first, tile, to, full);
+      copy_rows<Config::kDimV, Control<Config>::kValueLanes>(p.v_map, tiles.first, tile, to, full);
     } else {
-      collect_rows<Config::kDimV>(view, tile, {&p.v_map, view.v, p.forward.v_stride, p.forward.head_dim_v}, to, full);
+      collect_rows<Config::kDimV, Control<Config>::kValueLanes>(
+          view, tile, {&p.v_map, view.v, p.forward.v_stride, p.forward.head_dim_v}, to, full);
     }
     v.advance();
   }
