@@ -69,15 +69,14 @@ INSTANTIATE_TEST_SUITE_P(Scores, GpuDecode,
 
 INSTANTIATE_TEST_SUITE_P(
     Bytes, GpuDecode,
-    ::testing::Values("bf16 b2 hq8 hkv2 sq1 sk200 d128 kv=int8",
-                      "f16 b2 hq4 hkv2 sq2 sk150 d64 kv=int8 causal splits=2",
-                      "bf16 b2 hq4 hkv2 sq1 sk200 d128 kv=e4m3 splits=3", "f16 b1 hq7 hkv1 sq1 sk150 d64 kv=e4m3",
-                      "bf16 b1 hq8 hkv1 sq1 sk200 d128 kv=e4m3 scale=1e-3",
-                      "bf16 b2 hq4 hkv2 sq1 sk100 d256 dv64 kv=int8 paged=3 pages=shuffled lens=longtail",
-                      "f16 b3 hq4 hkv2 sq1 sk200 d96 kv=e4m3 paged=16 pages=shuffled lens=longtail sinks",
-                      "bf16 b1 hq8 hkv1 sq12 sk150 d128 kv=int8 softcap=9 causal",
-                      "f16 b1 hq4 hkv2 sq40 sk50 d64 kv=int8 causal",
-                      "bf16 b2 hq4 hkv2 sq2 sk90 d64 kv=e4m3 packed lens=longtail causal"));
+    ::testing::Values(
+        "bf16 b2 hq8 hkv2 sq1 sk200 d128 kv=int8", "f16 b2 hq4 hkv2 sq2 sk150 d64 kv=int8 causal splits=2",
+        "bf16 b2 hq4 hkv2 sq1 sk200 d128 kv=e4m3 splits=3", "f16 b1 hq7 hkv1 sq1 sk150 d64 kv=e4m3",
+        "bf16 b1 hq8 hkv1 sq1 sk200 d128 kv=e4m3 scale=1e-3", "bf16 b1 hq9 hkv1 sq1 sk200 d128 kv=e4m3 splits=2",
+        "bf16 b2 hq4 hkv2 sq1 sk100 d256 dv64 kv=int8 paged=3 pages=shuffled lens=longtail",
+        "f16 b3 hq4 hkv2 sq1 sk200 d96 kv=e4m3 paged=16 pages=shuffled lens=longtail sinks",
+        "bf16 b1 hq8 hkv1 sq12 sk150 d128 kv=int8 softcap=9 causal", "f16 b1 hq4 hkv2 sq40 sk50 d64 kv=int8 causal",
+        "bf16 b2 hq4 hkv2 sq2 sk90 d64 kv=e4m3 packed lens=longtail causal"));
 
 std::string bytes_of(const GpuCase& gpu) {
   const std::vector<std::byte> bytes = output_bytes(gpu.set);

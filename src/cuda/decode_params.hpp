@@ -36,7 +36,7 @@ struct CacheScale {
 struct DecodeParams {
   ForwardParams f;  // num_splits 1: splits are cut here
   CacheScale k_scale, v_scale;
-  int32_t row_tiles;   // tiles of 16 rows a unit has: 1, 2 or 4, at most the warps of a block
+  int32_t row_tiles;   // tiles of rows a unit has: 1, 2 or 4, at most the warps of a block
   Divisor row_blocks;  // units a key/value head
   Divisor heads_kv, group, page_size;
   Divisor split_count;
@@ -44,6 +44,7 @@ struct DecodeParams {
   int32_t state_rows;  // rows of a unit that a state has
   int32_t split_keys;  // keys a split; 0: a sequence's own length over `splits`
   bool general;        // softcap, bias, ALiBi or an unusual scale
+  bool whole;          // dense sequences as long as the problem says, without a band
   // Of several splits: states [unit][split][row][dim], their statistics [unit][split][row] (base, sum), and a counter a
   // unit, all in the workspace, whose contents nobody has set. `run` names the launch: its low 16 bits are 0.
   float* states;

@@ -35,6 +35,21 @@ __device__ __forceinline__ int32_t load_acquire(const int32_t* address) {
   return value;
 }
 
+// Reads a counter as it is, no order against anything. PTX ISA: ld.relaxed.gpu.global.u64.
+__device__ __forceinline__ unsigned long long load_relaxed(const unsigned long long* address) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// Adds 1 and returns what was there, after everything that this thread did or saw before; what those did that added
+// before is then seen. PTX ISA: atom.acq_rel.gpu.global.add.u64.
+__device__ __forceinline__ unsigned long long arrive(unsigned long long* address) {
+  unsigned long long value;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+
 // Adds 1 and returns what was there. PTX ISA: atom.relaxed.gpu.global.add.u32.
 __device__ __forceinline__ uint32_t fetch_increment(uint32_t* address) {
   uint32_t value;

@@ -3,7 +3,7 @@
 //   A (16 x 16): a0 = rows g, columns 2t..2t+1; a1 = rows g + 8; a2, a3 = the same rows, columns 8 further
 //   B (16 x 8):  b0 = rows 2t..2t+1 of column g; b1 = rows 8 further
 //   C (16 x 8):  c0, c1 = row g, columns 2t, 2t+1; c2, c3 = row g + 8
-// Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix".
+// Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type", "ldmatrix" and "movmatrix".
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,14 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t sha
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address)
                : "memory");
+}
+
+// The transpose of an 8 x 8 matrix of 16-bit elements: lane l gives and gets columns 2t, 2t+1 of row g. PTX ISA:
+// movmatrix.sync.aligned.m8n8.trans.
+__device__ __forceinline__ uint32_t transpose(uint32_t row) {
+  uint32_t column;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));
+  return column;
 }
 
 }  // namespace tessera::cuda::ptx

@@ -6,9 +6,9 @@
 
 namespace tessera::cuda::sm80 {
 
-template <class Element, class Cache, int kHeadDim>
+template <class Element, class Cache, int kHeadDim, int kRowBlocks>
 struct DecodeKernel {
-  using Config = DecodeConfig<kHeadDim, Cache::kBytes>;
+  using Config = DecodeConfig<kHeadDim, Cache::kBytes, kRowBlocks>;
 
   static cudaError_t prepare() {
     return cudaFuncSetAttribute(decode_kernel<Element, Cache, Config>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -22,22 +22,20 @@ struct DecodeKernel {
   }
 
   static constexpr DecodeInstance instance() {
-    return {kHeadDim,
-            Config::kWarps,
-            Config::kTileN,
-            Config::kStages,
-            Config::kThreads,
-            Config::kSharedBytes,
-            Config::kBlocksPerSm,
-            prepare,
-            launch};
+    return {kHeadDim,         Config::kTileRows,    Config::kWarps,       Config::kTileN, Config::kStages,
+            Config::kThreads, Config::kSharedBytes, Config::kBlocksPerSm, prepare,        launch};
   }
 };
 
+template <class Element, class Cache, int kHeadDim>
+constexpr DecodePair decode_pair() {
+  return {DecodeKernel<Element, Cache, kHeadDim, kFewRowBlocks>::instance(),
+          DecodeKernel<Element, Cache, kHeadDim, kManyRowBlocks>::instance()};
+}
+
 template <class Element, class Cache>
 constexpr DecodeBuckets decode_buckets() {
-  return {{DecodeKernel<Element, Cache, 64>::instance(), DecodeKernel<Element, Cache, 128>::instance(),
-           DecodeKernel<Element, Cache, 256>::instance()}};
+  return {{decode_pair<Element, Cache, 64>(), decode_pair<Element, Cache, 128>(), decode_pair<Element, Cache, 256>()}};
 }
 
 }  // namespace tessera::cuda::sm80

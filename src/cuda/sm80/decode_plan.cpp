@@ -28,16 +28,18 @@ constexpr double kSharedSeconds = 3e-6;
 // A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another.
 constexpr double kTileSeconds = 1e-6;
 
+int64_t rows_of(const Problem& p) { return p.seqlen_q * p.group; }
+
 const DecodeInstance& decode_instance(const Problem& p) {
   static const DecodeBuckets* const kBuckets[][3] = {{&kDecodeF16, &kDecodeF16Int8, &kDecodeF16E4m3},
                                                      {&kDecodeBf16, &kDecodeBf16Int8, &kDecodeBf16E4m3}};
   const size_t cache = p.k.dtype == TESSERA_INT8 ? 1 : (p.k.dtype == TESSERA_E4M3 ? 2 : 0);
   const DecodeBuckets& buckets = *kBuckets[p.q.dtype == TESSERA_BF16][cache];
-  return buckets.of[head_dim_bucket(kDecodeBuckets, p)];
+  const DecodePair& pair = buckets.of[head_dim_bucket(kDecodeBuckets, p)];
+  return rows_of(p) <= pair.few.tile_rows ? pair.few : pair.many;
 }
 
 bool is_quantised(const Problem& p) { return p.k.dtype != p.q.dtype; }
-int64_t rows_of(const Problem& p) { return p.seqlen_q * p.group; }
 
 // How a problem is cut into blocks.
 struct Cut {
@@ -108,9 +110,9 @@ Cut cut_rows(const Problem& p, const DeviceInfo& device) {
   constexpr int64_t kReserved = 1024;  // bytes a block that the device keeps of an SM's shared memory
   Cut c{};
   c.instance = &decode_instance(p);
-  const int64_t rows = rows_of(p), tiles = (rows + 15) / 16;
+  const int64_t rows = rows_of(p), tiles = (rows + c.instance->tile_rows - 1) / c.instance->tile_rows;
   c.row_tiles = static_cast<int32_t>(tiles <= 1 ? 1 : (tiles <= 2 ? 2 : std::min(4, c.instance->warps)));
-  c.block_rows = 16 * c.row_tiles;
+  c.block_rows = int64_t{c.instance->tile_rows} * c.row_tiles;
   c.row_blocks = (rows + c.block_rows - 1) / c.block_rows;
   c.units = p.batch * p.heads_kv * c.row_blocks;
   const int64_t fit = (device.shared_bytes_per_block + kReserved) / (c.instance->shared_bytes + kReserved);
@@ -144,6 +146,13 @@ Parts parts_of(const Problem& p, const Cut& c) {
   if (c.splits == 1) return {0, 0, 0};
   const int64_t rows = c.units * c.splits * state_rows(p, c);
   return {align_256(rows * c.instance->head_dim * 4), align_256(rows * 8), align_256(c.units * 8)};
+}
+
+// Whether every sequence is all of its queries and of its cache, each query seeing all keys: a block looks nothing up.
+bool is_whole(const Problem& p, const ForwardParams& f) {
+  const bool looks_up = f.cu_seqlens_q != nullptr || f.cu_seqlens_k != nullptr || f.seqused_q != nullptr ||
+                        f.seqused_k != nullptr || f.leftpad != nullptr || f.batch_idx != nullptr || f.page_size != 0;
+  return !looks_up && !p.banded();
 }
 
 // What other rows do better.
@@ -230,6 +239,7 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
   params.split_keys = static_cast<int32_t>(c.split_keys);
   params.state_rows = static_cast<int32_t>(state_rows(p, c));
   params.general = !is_plain(p);
+  params.whole = is_whole(p, params.f);
   if (c.splits > 1) {
     const Parts parts = parts_of(p, c);
     std::byte* at = context.workspace;

@@ -41,25 +41,30 @@ struct DecodeSource {
 
   // Starts the copies of the warp's keys and values of `tile` to the warp's part of a stage.
   __device__ __forceinline__ void start(uint32_t stage, int tile, int entry) const {
-    const int first = first_key(tile), chunk = threadIdx.x % kLanes;
     // Read here, once: copies are thought to change memory.
-    const int left = static_cast<int>(view.sequence.band.seqlen_k) - first;
-    const char *k = view.k + chunk * 16, *v = view.v + chunk * 16;
-    // Where the pages of 16 keys are one page, its rows follow one another as those of a dense cache do.
-    const bool scattered = p.f.page_size != 0 && (p.f.page_size | view.sequence.kv_row) % Config::kWarpKeys != 0;
-    int64_t k_offset, v_offset;
-    if (p.f.page_size == 0) {
-      const int64_t row = view.sequence.kv_row + first;
-      k_offset = row * p.f.k_stride.row, v_offset = row * p.f.v_stride.row;
-    } else {
+    const int left = static_cast<int>(view.sequence.band.seqlen_k) - first_key(tile);
+    const int k_chunks = p.f.head_dim_qk * kBytes / 16 - own_chunk();
+    const int v_chunks = p.f.head_dim_v * kBytes / 16 - own_chunk();
+    const int64_t k_row = kBytes * p.f.k_stride.row, v_row = kBytes * p.f.v_stride.row;
+    const char *k = view.k, *v = view.v;
+    int64_t row = view.sequence.kv_row + first_key(tile);
+    if (p.f.page_size != 0) {
       int2 at = locate(tile, entry);
+      // Where the pages of 16 keys are one page, its rows follow one another as those of a dense cache do.
+      const bool scattered = (p.f.page_size | view.sequence.kv_row) % Config::kWarpKeys != 0;
       if (!scattered) at.x = __shfl_sync(0xffffffffu, at.x, 0), at.y = __shfl_sync(0xffffffffu, at.y, 0);
-      k_offset = at.x * p.f.k_stride.batch + at.y * p.f.k_stride.row;
-      v_offset = at.x * p.f.v_stride.batch + at.y * p.f.v_stride.row;
+      k += kBytes * at.x * p.f.k_stride.batch;
+      v += kBytes * at.x * p.f.v_stride.batch;
+      row = at.y;
+      if (scattered) {
+        start_rows<true>(stage, left, k + row * k_row, 0, k_chunks);
+        start_rows<true>(stage + Config::kKeyBytes, left, v + row * v_row, 0, v_chunks);
+        return;
+      }
     }
-    start_rows(stage, left, scattered, k_offset, k, p.f.k_stride.row, p.f.head_dim_qk * kBytes / 16 - chunk);
-    start_rows(stage + Config::kKeyBytes, left, scattered, v_offset, v, p.f.v_stride.row,
-               p.f.head_dim_v * kBytes / 16 - chunk);
+    row += own_row();
+    start_rows<false>(stage, left, k + row * k_row + own_chunk() * 16, k_row, k_chunks);
+    start_rows<false>(stage + Config::kKeyBytes, left, v + row * v_row + own_chunk() * 16, v_row, v_chunks);
   }
 
   // The scale of the lane's key (lanes 0 to 15) or value of `tile`; 0 past the end.
@@ -86,6 +91,10 @@ struct DecodeSource {
   }
 
  private:
+  // The lane's row of a pass and its first chunk of a row.
+  __device__ __forceinline__ static int own_row() { return threadIdx.x % 32 / kLanes; }
+  __device__ __forceinline__ static int own_chunk() { return threadIdx.x % kLanes; }
+
   // Page and slot of the lane's key of `tile`.
   __device__ __forceinline__ int2 locate(int tile, int entry) const {
     const uint32_t at = position(tile);
@@ -93,22 +102,28 @@ struct DecodeSource {
                      static_cast<int>(at - p.page_size.divide(at) * p.page_size.value));
   }
 
-  // `left`: keys from the warp's first on; `offset`: elements from the head's row 0 to that key's, of scattered rows to
-  // the lane's key's; `chunks`: of a row from the lane's first on.
-  __device__ __forceinline__ void start_rows(uint32_t destination, int left, bool scattered, int64_t offset,
-                                             const char* head, int64_t row_stride, int chunks) const {
-    const int lane = threadIdx.x % 32, row = lane / kLanes, chunk = lane % kLanes;
-    const char* pointer = head + kBytes * (offset + row * row_stride);
+  // `left`: keys from the warp's first on; `from`: the lane's first chunk, of scattered rows the lane's key;
+  // `row_bytes`: to the next row; `chunks`: of a row from the lane's first on.
+  template <bool kScattered>
+  __device__ __forceinline__ static void start_rows(uint32_t stage, int left, const char* from, int64_t row_bytes,
+                                                    int chunks) {
+    const uint32_t own = stage + Layout::offset(own_row(), own_chunk());
+    left -= own_row();
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int my_row = row + pass * kRowsPerPass;
-      if (scattered) pointer = head + kBytes * __shfl_sync(0xffffffffu, offset, my_row);
+      const int first = pass * kRowsPerPass;
+      const char* at = from;
+      if constexpr (kScattered) {
+        const auto key = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(from), first + own_row());
+        at = reinterpret_cast<const char*>(key) + own_chunk() * 16;
+      }
+      // The lane's row of a pass has the bits of `first` clear, so swizzles are taken together.
+      const uint32_t to = (own ^ Layout::swizzle(first) << 4) + first * Layout::kRowBytes;
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        ptx::copy_async_16(destination + Layout::offset(my_row, chunk) + i * kLanes * 16, pointer + i * kLanes * 16,
-                           my_row < left && i * kLanes < chunks ? 16 : 0);
+        ptx::copy_async_16(to + i * kLanes * 16, at + i * kLanes * 16, first < left && i * kLanes < chunks ? 16 : 0);
       }
-      pointer += kBytes * row_stride * kRowsPerPass;
+      from += row_bytes * kRowsPerPass;
     }
   }
 };

@@ -35,14 +35,18 @@ struct BackwardKernels {
 };
 
 struct DecodeInstance {
-  int32_t head_dim, warps, tile_n, stages, threads, shared_bytes, blocks_per_sm;
+  int32_t head_dim, tile_rows, warps, tile_n, stages, threads, shared_bytes, blocks_per_sm;
   cudaError_t (*prepare)();  // on the current device
   cudaError_t (*launch)(const DecodeParams& params, uint32_t blocks, cudaStream_t stream);
 };
 
+struct DecodePair {
+  DecodeInstance few, many;  // rows: up to 8, and more
+};
+
 // By kDecodeBuckets.
 struct DecodeBuckets {
-  DecodeInstance of[3];
+  DecodePair of[3];
 };
 
 extern const ForwardPair kForwardF16D64, kForwardF16D96, kForwardF16D128, kForwardF16D192, kForwardF16D256;

@@ -7,71 +7,93 @@
 #include <cmath>
 #include <cstdint>
 
+#include "../ptx/atomic.cuh"
 #include "../ptx/math.cuh"
 #include "decode_unit.cuh"
 #include "output.cuh"
 
 namespace tessera::cuda {
 
-// Neighbouring lanes share a row, each with eight of its columns.
+// Neighbouring lanes share a row. A lane has kRowParts times four of its columns: those of a part lie side by side.
 template <int kHeadDim>
-inline constexpr int kRowLanes = kHeadDim / 8;
+inline constexpr int kRowLanes = kHeadDim < 128 ? kHeadDim / 4 : 32;
+template <int kHeadDim>
+inline constexpr int kRowParts = kHeadDim / 4 / kRowLanes<kHeadDim>;
 
 // `count` states of one row.
 struct RowStates {
   const float* acc;
   const float2* statistics;
-  int64_t acc_stride, statistics_stride;  // from state to state
+  int acc_stride, statistics_stride;  // from state to state
   int count;
 };
 
+template <int kHeadDim>
 struct MergedRow {
   float base, sum;
-  float o[8];
+  float4 o[kRowParts<kHeadDim>];
 };
+
+template <int kHeadDim>
+__device__ __forceinline__ int part_column(int part) {
+  return (part * kRowLanes<kHeadDim> + static_cast<int>(threadIdx.x) % kRowLanes<kHeadDim>)*4;
+}
+
+__device__ __forceinline__ void add_product(float4& sum, float factor, const float4& x) {
+  sum.x += factor * x.x, sum.y += factor * x.y, sum.z += factor * x.z, sum.w += factor * x.w;
+}
 
 // The lanes of a row in turn hold the weights of kRowLanes states at a time. An empty state (sum 0) weighs nothing,
 // whatever its accumulators are.
 template <int kHeadDim>
-__device__ __forceinline__ MergedRow merge_row(const RowStates& states) {
-  constexpr int kLanes = kRowLanes<kHeadDim>, kGroup = 8;
+__device__ __forceinline__ MergedRow<kHeadDim> merge_row(const RowStates& states) {
+  constexpr int kLanes = kRowLanes<kHeadDim>, kParts = kRowParts<kHeadDim>, kGroup = 16 / kParts;
   const int lane = threadIdx.x % kLanes;
-  float highest = -INFINITY;
-  for (int s = lane; s < states.count; s += kLanes) {
-    const float2 one = states.statistics[s * states.statistics_stride];
-    if (one.y != 0.0f) highest = fmaxf(highest, one.x);
-  }
-#pragma unroll
-  for (int distance = 1; distance < kLanes; distance *= 2) {
-    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
-  }
-  MergedRow row{highest, 0.0f, {}};
-  const float* acc = states.acc + lane * 8;
+  const float* at = states.acc;
+  MergedRow<kHeadDim> row{-INFINITY, 0.0f, {}};
+#pragma unroll 1
   for (int first = 0; first < states.count; first += kLanes) {
-    float weight = 0.0f;
-    if (first + lane < states.count) {
-      const float2 one = states.statistics[(first + lane) * states.statistics_stride];
-      // Equal bases weigh 1 though they be infinite.
-      if (one.y != 0.0f) weight = one.x == highest ? 1.0f : ptx::ex2(one.x - highest);
-      row.sum += weight * one.y;
-    }
     const int here = states.count - first < kLanes ? states.count - first : kLanes;
+    float2 one = make_float2(-INFINITY, 0.0f);
+    if (lane < here) one = states.statistics[int64_t{first + lane} * states.statistics_stride];
+    float weight = 0.0f;
+#pragma unroll 1
     for (int group = 0; group < here; group += kGroup) {
-      // Loads first, all at once; what is past the last state or weighs nothing is not added.
-      float4 low[kGroup], high[kGroup];
+      // Loads first, all at once, before anything waits for the statistics. What is past the last state is not added.
+      float4 values[kGroup][kParts];
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        const int s = first + group + i < states.count ? first + group + i : states.count - 1;
-        const auto* at = reinterpret_cast<const float4*>(acc + s * states.acc_stride);
-        low[i] = at[0], high[i] = at[1];
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          values[i][part] = *reinterpret_cast<const float4*>(at + part_column<kHeadDim>(part));
+        }
+        if (first + group + i + 1 < states.count) at += states.acc_stride;
+      }
+      if (group == 0) {
+        float highest = one.y != 0.0f ? one.x : -INFINITY;
+#pragma unroll
+        for (int distance = 1; distance < kLanes; distance *= 2) {
+          highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
+        }
+        highest = fmaxf(highest, row.base);
+        // Equal bases weigh 1 though they be infinite.
+        const float shrink = row.base == highest ? 1.0f : ptx::ex2(row.base - highest);
+        if (one.y != 0.0f) weight = one.x == highest ? 1.0f : ptx::ex2(one.x - highest);
+        row.base = highest;
+        row.sum = row.sum * shrink + weight * one.y;
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          float4& o = row.o[part];
+          o.x *= shrink, o.y *= shrink, o.z *= shrink, o.w *= shrink;
+        }
       }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
+        if (group + i >= here) break;  // the same in every lane
         const float w = __shfl_sync(0xffffffffu, weight, group + i, kLanes);
-        if (w != 0.0f) {
-          row.o[0] += w * low[i].x, row.o[1] += w * low[i].y, row.o[2] += w * low[i].z, row.o[3] += w * low[i].w;
-          row.o[4] += w * high[i].x, row.o[5] += w * high[i].y, row.o[6] += w * high[i].z, row.o[7] += w * high[i].w;
-        }
+        if (w == 0.0f) continue;
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) add_product(row.o[part], w, values[i][part]);
       }
     }
   }
@@ -85,67 +107,64 @@ __device__ __forceinline__ MergedRow merge_row(const RowStates& states) {
 // A merged row to o and lse.
 template <class Element, int kHeadDim>
 __device__ __forceinline__ void store_row(const DecodeParams& p, const DecodeView& view, uint32_t row,
-                                          const MergedRow& merged) {
+                                          const MergedRow<kHeadDim>& merged) {
   const uint32_t group = p.group.value, query = p.group.divide(row);
-  const int lane = threadIdx.x % kRowLanes<kHeadDim>, column = lane * 8;
   const OutputRow at{query, 0, static_cast<int>(view.head_kv * group + (row - query * group))};
-  const float factor = finish_row(p.f, view.sequence, at, merged.base, merged.sum, 1.0f, lane == 0);
-  if (column >= p.f.head_dim_v) return;
-  float o[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) o[i] = finished(merged.o[i], factor);
+  const bool leads = threadIdx.x % kRowLanes<kHeadDim> == 0;
+  const float factor = finish_row(p.f, view.sequence, at, merged.base, merged.sum, 1.0f, leads);
   const int64_t offset = view.sequence.q_batch * p.f.o_stride.batch + (view.sequence.q_row + query) * p.f.o_stride.row +
-                         at.head * p.f.o_stride.head + column;
-  if (p.f.o_is_float) {
-    auto* to = reinterpret_cast<float4*>(static_cast<float*>(p.f.o) + offset);
-    to[0] = make_float4(o[0], o[1], o[2], o[3]);
-    to[1] = make_float4(o[4], o[5], o[6], o[7]);
-  } else {
-    *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.f.o) + offset) = make_uint4(
-        Element::pack(o[0], o[1]), Element::pack(o[2], o[3]), Element::pack(o[4], o[5]), Element::pack(o[6], o[7]));
+                         at.head * p.f.o_stride.head;
+#pragma unroll
+  for (int part = 0; part < kRowParts<kHeadDim>; ++part) {
+    const int column = part_column<kHeadDim>(part);
+    if (column >= p.f.head_dim_v) continue;
+    const float4 o = make_float4(finished(merged.o[part].x, factor), finished(merged.o[part].y, factor),
+                                 finished(merged.o[part].z, factor), finished(merged.o[part].w, factor));
+    if (p.f.o_is_float) {
+      *reinterpret_cast<float4*>(static_cast<float*>(p.f.o) + offset + column) = o;
+    } else {
+      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.f.o) + offset + column) =
+          make_uint2(Element::pack(o.x, o.y), Element::pack(o.z, o.w));
+    }
   }
 }
 
-// Counts the units' arrivals. The counter may hold anything: a block that finds no count of this launch sets 0 before
-// it arrives, and the last one leaves no such count behind, so that a replay of the launch starts anew.
-__device__ __forceinline__ void open_arrivals(const DecodeParams& p, uint32_t unit) {
-  if (p.splits == 1 || threadIdx.x != 0) return;
+// Counts the units' arrivals. The counter may hold anything: a block that saw no count of this launch sets 0 before it
+// arrives, and the last one leaves no such count behind, so that a replay of the launch starts anew. `seen`: what the
+// counter was at some time since the block began.
+__device__ __forceinline__ bool arrives_last(const DecodeParams& p, uint32_t unit, unsigned long long seen) {
   unsigned long long* counter = p.arrivals + unit;
-  const unsigned long long seen = *static_cast<volatile unsigned long long*>(counter);
   // Where another block was faster, its count stands.
   if (seen - p.run >= static_cast<unsigned long long>(p.splits)) atomicCAS(counter, seen, p.run);
-}
-__device__ __forceinline__ bool arrives_last(const DecodeParams& p, uint32_t unit) {
-  unsigned long long* counter = p.arrivals + unit;
-  __threadfence();
-  const bool last = atomicAdd(counter, 1ull) == p.run + static_cast<unsigned long long>(p.splits) - 1;
+  const bool last = ptx::arrive(counter) == p.run + static_cast<unsigned long long>(p.splits) - 1;
   if (last) *counter = 0;
-  __threadfence();
   return last;
 }
 
 // A partial state of a row.
 template <int kHeadDim>
-__device__ __forceinline__ void store_state(const DecodeParams& p, int64_t at, const MergedRow& merged) {
-  const int lane = threadIdx.x % kRowLanes<kHeadDim>;
-  auto* to = reinterpret_cast<float4*>(p.states + at * kHeadDim + lane * 8);
-  to[0] = make_float4(merged.o[0], merged.o[1], merged.o[2], merged.o[3]);
-  to[1] = make_float4(merged.o[4], merged.o[5], merged.o[6], merged.o[7]);
-  if (lane == 0) p.statistics[at] = make_float2(merged.base, merged.sum);
+__device__ __forceinline__ void store_state(const DecodeParams& p, int64_t at, const MergedRow<kHeadDim>& merged) {
+  float* to = p.states + at * kHeadDim;
+#pragma unroll
+  for (int part = 0; part < kRowParts<kHeadDim>; ++part) {
+    *reinterpret_cast<float4*>(to + part_column<kHeadDim>(part)) = merged.o[part];
+  }
+  if (threadIdx.x % kRowLanes<kHeadDim> == 0) p.statistics[at] = make_float2(merged.base, merged.sum);
 }
 
-// Called by all threads, a barrier behind keep_state().
+// Called by all threads, a barrier behind keep_state(). `seen`: of the unit's counter.
 template <class Element, class Config>
-__device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeView& view, const char* shared) {
+__device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeView& view, const char* shared,
+                                            unsigned long long seen) {
   constexpr int kDim = Config::kHeadDim, kStep = Config::kThreads / kRowLanes<kDim>;
   __shared__ bool last;
-  const int block_rows = 16 * p.row_tiles;
+  const int block_rows = Config::kTileRows * p.row_tiles;
   const auto left = static_cast<int>(view.rows - view.first_row), rows = left < block_rows ? left : block_rows;
   const int64_t unit_states = int64_t{view.unit} * p.splits * p.state_rows;
   // The states of the block's warps, then those of the splits.
   RowStates states{reinterpret_cast<const float*>(shared),
                    reinterpret_cast<const float2*>(shared + Config::kStateBytes), block_rows * Config::kStateStride,
-                   block_rows, Config::kWarps / p.row_tiles};
+                   block_rows, Config::kWarps >> (p.row_tiles >> 1)};  // row_tiles is 1, 2 or 4
   int row_stride = Config::kStateStride;
 #pragma unroll 1
   for (bool whole = p.splits == 1;; whole = true) {
@@ -155,7 +174,7 @@ __device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeV
       RowStates row_states = states;
       row_states.acc += row * row_stride;
       row_states.statistics += row;
-      const MergedRow merged = merge_row<kDim>(row_states);
+      const MergedRow<kDim> merged = merge_row<kDim>(row_states);
       if (mine >= rows) continue;
       if (whole) {
         store_row<Element, kDim>(p, view, view.first_row + row, merged);
@@ -165,12 +184,11 @@ __device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeV
     }
     if (whole) return;
     __syncthreads();
-    if (threadIdx.x == 0) last = arrives_last(p, view.unit);
+    if (threadIdx.x == 0) last = arrives_last(p, view.unit, seen);
     __syncthreads();
     if (!last) return;
     row_stride = kDim;
-    states = {p.states + unit_states * kDim, p.statistics + unit_states, int64_t{p.state_rows} * kDim, p.state_rows,
-              p.splits};
+    states = {p.states + unit_states * kDim, p.statistics + unit_states, p.state_rows * kDim, p.state_rows, p.splits};
   }
 }
 

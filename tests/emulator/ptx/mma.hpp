@@ -21,4 +21,15 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t shared_address, TESSERA
   emulator::meet(emulator::kAllLanes, emulator::kLoadMatrixTransposed, &operand, where);
 }
 
+inline uint32_t transpose(uint32_t row, TESSERA_WHERE) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  uint32_t column = 0;
+  for (int e = 0; e < 2; ++e) {
+    emulator::ShuffleOperand operand{row, (2 * t + e) * 4 + g / 2};
+    emulator::meet(emulator::kAllLanes, emulator::kShuffle, &operand, where);
+    column |= (static_cast<uint32_t>(operand.value) >> 16 * (g % 2) & 0xffffu) << 16 * e;
+  }
+  return column;
+}
+
 }  // namespace tessera::cuda::ptx

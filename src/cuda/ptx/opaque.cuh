@@ -1,0 +1,18 @@
+// No instruction: a value whose origin the compiler no longer knows.
+#pragma once
+
+#ifdef TESSERA_EMULATED
+#include "emulator/ptx/opaque.hpp"
+#else
+
+namespace tessera::cuda::ptx {
+
+// The same number, made where it is used: what is computed from it is not kept in registers over a loop.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+}  // namespace tessera::cuda::ptx
+
+#endif

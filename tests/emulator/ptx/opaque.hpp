@@ -1,0 +1,8 @@
+// What src/cuda/ptx/opaque.cuh has.
+#pragma once
+
+namespace tessera::cuda::ptx {
+
+inline int opaque(int value) { return value; }
+
+}  // namespace tessera::cuda::ptx
