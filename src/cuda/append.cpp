@@ -13,6 +13,7 @@ namespace {
 
 using cuda::AppendParams;
 using cuda::AppendRows;
+using cuda::Divisor;
 
 int32_t pieces(int64_t count) { return static_cast<int32_t>((count + cuda::kAppendUnit - 1) / cuda::kAppendUnit); }
 
@@ -39,11 +40,12 @@ int64_t add_rows(const Job& job, int32_t interleaved, int64_t blocks, AppendRows
   out->from_stride = job.from_stride, out->to_stride = job.to_stride;
   out->rows = job.rows;
   out->from_dtype = job.source.dtype, out->to_dtype = job.target.dtype;
-  out->heads = job.heads, out->dim = job.dim, out->pairs = job.turned;
+  out->dim = job.dim, out->pairs = job.turned;
   out->turned_units = pieces(job.turned);
-  out->units = out->turned_units + pieces(job.dim - 2 * job.turned);
+  const int64_t units = out->turned_units + pieces(job.dim - 2 * job.turned), row_units = job.heads * units;
+  out->units = Divisor(static_cast<uint32_t>(units)), out->row_units = Divisor(static_cast<uint32_t>(row_units));
   out->rows_per_block =
-      static_cast<int32_t>(std::max<int64_t>(1, cuda::kAppendThreads / (int64_t{job.heads} * out->units)));
+      static_cast<int32_t>(std::max<int64_t>(1, cuda::kAppendThreads / std::max<int64_t>(1, row_units)));
   out->first_block = static_cast<uint32_t>(blocks);
   const bool aligned =
       is_aligned(job.from, job.from_stride, out->from_dtype) && is_aligned(job.to, job.to_stride, out->to_dtype);
@@ -55,7 +57,7 @@ int64_t add_rows(const Job& job, int32_t interleaved, int64_t blocks, AppendRows
 void add_scales(const ScaleOperand& operand, const float* scale, AppendRows* out) {
   out->scale = scale;
   std::copy_n(operand.stride, 3, out->scale_stride);
-  out->scale_rows = operand.rows;
+  out->scale_rows = Divisor(static_cast<uint32_t>(operand.rows));
 }
 
 void fill_metadata(const Problem& p, const tessera_tensors& t, const tessera_append_args& args, AppendParams* out) {
@@ -68,11 +70,13 @@ void fill_metadata(const Problem& p, const tessera_tensors& t, const tessera_app
   out->seqused_q = p.has(TESSERA_FLAG_SEQUSED_Q) ? t.seqused_q : nullptr;
   out->cos = args.rotary_cos, out->sin = args.rotary_sin;
   out->page_table_stride = p.page_table_stride;
-  out->capacity = paged ? std::min(p.seqlen_k, p.max_pages * p.page_size) : p.seqlen_k;
-  out->seqlen_new = args.seqlen_new, out->seqlen_q = p.seqlen_q;
+  // Lengths are int32, so no sequence grows beyond.
+  out->capacity = std::min(paged ? std::min(p.seqlen_k, p.max_pages * p.page_size) : p.seqlen_k, cuda::kMaxInt);
+  out->seqlen_new = Divisor(static_cast<uint32_t>(args.seqlen_new)),
+  out->seqlen_q = Divisor(static_cast<uint32_t>(p.seqlen_q));
   out->rotary_seqlen = args.rotary_seqlen;
   out->batch = static_cast<int32_t>(p.batch), out->batch_kv = static_cast<int32_t>(p.batch_kv);
-  out->num_pages = static_cast<int32_t>(p.num_pages), out->page_size = paged ? p.page_size : 0;
+  out->num_pages = static_cast<int32_t>(p.num_pages), out->page_size = Divisor(paged ? p.page_size : 0);
   out->rotary_dtype = p.q.dtype, out->rotary_interleaved = args.rotary_interleaved;
   out->banded = p.banded();
   const cuda::Strides table{0, args.rotary_dim / 2, 0};

@@ -1,5 +1,6 @@
 // New rows of k and v written into a cache, and q turned, in one launch: what tessera_append_args describes. A thread
-// takes 8 elements, or 8 pairs that a rotary embedding turns; neighbours take neighbouring ones.
+// takes 8 elements, or 8 pairs that a rotary embedding turns; neighbours take neighbouring ones. It asks for them
+// before it looks up where they go.
 //   k_new, v_new [batch, seqlen_new, heads_kv, dim] or packed -> cache, dense or paged
 //   q [batch, seqlen_q, heads_q, dim] or packed -> q_rotated
 // Work: 3 operations an element; bound by the bytes of the rows, each read and written once.
@@ -61,60 +62,112 @@ __device__ __forceinline__ void store_unit(char* row, int32_t dtype, int first, 
   }
 }
 
-// Rows that are neither turned nor converted keep every bit.
-__device__ __forceinline__ void copy_unit(const char* from_row, char* to_row, int32_t dtype, int first, int count,
-                                          bool aligned) {
-  const int bytes = dtype == TESSERA_F32 ? 4 : 2;
-  const char* from = from_row + static_cast<int64_t>(first) * bytes;
-  char* to = to_row + static_cast<int64_t>(first) * bytes;
+// Elements as they lie, for rows that are neither turned nor converted and keep every bit: whole 16-byte accesses or,
+// element by element, a number each.
+__device__ __forceinline__ Unit load_bits(const char* row, int32_t dtype, int first, int count, bool aligned) {
+  Unit bits{};
+  const bool wide = dtype == TESSERA_F32;
+  const char* from = row + static_cast<int64_t>(first) * (wide ? 4 : 2);
   if (aligned && count == kAppendUnit) {
-    for (int i = 0; i < bytes / 2; ++i) reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
-  } else if (bytes == 4) {
-    for (int i = 0; i < count; ++i) reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
-  } else {
-    for (int i = 0; i < count; ++i) reinterpret_cast<uint16_t*>(to)[i] = reinterpret_cast<const uint16_t*>(from)[i];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i == 1 && !wide) break;
+      const uint4 words = reinterpret_cast<const uint4*>(from)[i];
+      bits.x[4 * i] = __uint_as_float(words.x), bits.x[4 * i + 1] = __uint_as_float(words.y);
+      bits.x[4 * i + 2] = __uint_as_float(words.z), bits.x[4 * i + 3] = __uint_as_float(words.w);
+    }
+    return bits;
+  }
+#pragma unroll
+  for (int i = 0; i < kAppendUnit; ++i) {
+    if (i >= count) break;
+    bits.x[i] = __uint_as_float(wide ? reinterpret_cast<const uint32_t*>(from)[i]
+                                     : uint32_t{reinterpret_cast<const uint16_t*>(from)[i]});
+  }
+  return bits;
+}
+__device__ __forceinline__ void store_bits(char* row, int32_t dtype, int first, int count, bool aligned,
+                                           const Unit& bits) {
+  const bool wide = dtype == TESSERA_F32;
+  char* to = row + static_cast<int64_t>(first) * (wide ? 4 : 2);
+  if (aligned && count == kAppendUnit) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i == 1 && !wide) break;
+      reinterpret_cast<uint4*>(to)[i] =
+          make_uint4(__float_as_uint(bits.x[4 * i]), __float_as_uint(bits.x[4 * i + 1]),
+                     __float_as_uint(bits.x[4 * i + 2]), __float_as_uint(bits.x[4 * i + 3]));
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kAppendUnit; ++i) {
+    if (i >= count) break;
+    if (wide) {
+      reinterpret_cast<uint32_t*>(to)[i] = __float_as_uint(bits.x[i]);
+    } else {
+      reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(__float_as_uint(bits.x[i]));
+    }
   }
 }
 
-// The pairs [8 index, 8 index + 8) of a head's row.
-__device__ __forceinline__ void turn_unit(const AppendParams& p, const AppendRows& x, const char* from, char* to,
-                                          int index, int64_t position, float scale) {
-  const int pair = index * kAppendUnit, count = x.pairs - pair < kAppendUnit ? x.pairs - pair : kAppendUnit;
+// What a thread takes of a head's row: 8 elements, or pairs [pair, pair + 8) that are turned, neighbours (the 2 * 8
+// elements from 2 pair on) or halves (8 elements of either).
+struct Piece {
+  int pair;  // below 0: none is turned
+  int first, first_count, second, second_count;
+  Unit low, high;
+};
+
+__device__ __forceinline__ Piece load_piece(const AppendParams& p, const AppendRows& x, const char* from, int index) {
+  Piece piece{-1, 0, 0, 0, 0, {}, {}};
+  if (index < x.turned_units) {
+    piece.pair = index * kAppendUnit;
+    const int count = x.pairs - piece.pair < kAppendUnit ? x.pairs - piece.pair : kAppendUnit;
+    const bool interleaved = p.rotary_interleaved != 0;
+    piece.first = interleaved ? 2 * piece.pair : piece.pair;
+    piece.second = interleaved ? piece.first + kAppendUnit : piece.pair + x.pairs;
+    piece.first_count = interleaved ? (2 * count < kAppendUnit ? 2 * count : kAppendUnit) : count;
+    piece.second_count = interleaved ? 2 * count - piece.first_count : count;
+    piece.low = load_unit(from, x.from_dtype, piece.first, piece.first_count, x.turned_aligned);
+    piece.high = load_unit(from, x.from_dtype, piece.second, piece.second_count, x.turned_aligned);
+    return piece;
+  }
+  piece.first = 2 * x.pairs + (index - x.turned_units) * kAppendUnit;
+  piece.first_count = x.dim - piece.first < kAppendUnit ? x.dim - piece.first : kAppendUnit;
+  piece.low = x.from_dtype == x.to_dtype
+                  ? load_bits(from, x.from_dtype, piece.first, piece.first_count, x.plain_aligned)
+                  : load_unit(from, x.from_dtype, piece.first, piece.first_count, x.plain_aligned);
+  return piece;
+}
+
+__device__ __forceinline__ void turn_piece(const AppendParams& p, const AppendRows& x, Piece& piece, int64_t position) {
+  const int count = x.pairs - piece.pair < kAppendUnit ? x.pairs - piece.pair : kAppendUnit;
   const int64_t table_row = position * x.pairs * (p.rotary_dtype == TESSERA_F32 ? 4 : 2);
   const Unit cos =
-      load_unit(static_cast<const char*>(p.cos) + table_row, p.rotary_dtype, pair, count, p.tables_aligned);
+      load_unit(static_cast<const char*>(p.cos) + table_row, p.rotary_dtype, piece.pair, count, p.tables_aligned);
   const Unit sin =
-      load_unit(static_cast<const char*>(p.sin) + table_row, p.rotary_dtype, pair, count, p.tables_aligned);
-  const bool interleaved = p.rotary_interleaved != 0;
-  // Neighbours: the 2 count elements from 2 pair on. Halves: count elements of either.
-  const int first = interleaved ? 2 * pair : pair, second = interleaved ? first + kAppendUnit : pair + x.pairs;
-  const int first_count = interleaved ? (2 * count < kAppendUnit ? 2 * count : kAppendUnit) : count;
-  const int second_count = interleaved ? 2 * count - first_count : count;
-  const Unit low = load_unit(from, x.from_dtype, first, first_count, x.turned_aligned);
-  const Unit high = load_unit(from, x.from_dtype, second, second_count, x.turned_aligned);
-  Unit turned_low, turned_high;
-  const auto turn = [&](int i, float a, float b, float& to_a, float& to_b) {
-    to_a = __fsub_rn(__fmul_rn(a, cos.x[i]), __fmul_rn(b, sin.x[i]));
-    to_b = __fadd_rn(__fmul_rn(a, sin.x[i]), __fmul_rn(b, cos.x[i]));
+      load_unit(static_cast<const char*>(p.sin) + table_row, p.rotary_dtype, piece.pair, count, p.tables_aligned);
+  const auto turn = [&](int i, float& a, float& b) {
+    const float from_a = a, from_b = b;
+    a = __fsub_rn(__fmul_rn(from_a, cos.x[i]), __fmul_rn(from_b, sin.x[i]));
+    b = __fadd_rn(__fmul_rn(from_a, sin.x[i]), __fmul_rn(from_b, cos.x[i]));
   };
-  if (interleaved) {
+  if (p.rotary_interleaved != 0) {
 #pragma unroll
     for (int i = 0; i < kAppendUnit / 2; ++i) {
-      turn(i, low.x[2 * i], low.x[2 * i + 1], turned_low.x[2 * i], turned_low.x[2 * i + 1]);
-      turn(i + 4, high.x[2 * i], high.x[2 * i + 1], turned_high.x[2 * i], turned_high.x[2 * i + 1]);
+      turn(i, piece.low.x[2 * i], piece.low.x[2 * i + 1]);
+      turn(i + 4, piece.high.x[2 * i], piece.high.x[2 * i + 1]);
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kAppendUnit; ++i) turn(i, low.x[i], high.x[i], turned_low.x[i], turned_high.x[i]);
+    for (int i = 0; i < kAppendUnit; ++i) turn(i, piece.low.x[i], piece.high.x[i]);
   }
-  store_unit(to, x.to_dtype, first, first_count, x.turned_aligned, scale, turned_low);
-  store_unit(to, x.to_dtype, second, second_count, x.turned_aligned, scale, turned_high);
 }
 
-// Where a row comes from, where it goes, and its position. batch < 0: nowhere.
+// Where a row goes, and its position. batch < 0: nowhere.
 struct RowPlace {
-  int64_t batch, row;        // of the operand that is read
-  int64_t to_batch, to_row;  // of the one that is written
+  int64_t batch, row;
   int64_t position;
 };
 
@@ -136,46 +189,39 @@ __device__ __forceinline__ int find_sequence(const int32_t* cu, int batch, int64
 struct OwnedRow {
   int64_t b, t;
 };
-__device__ __forceinline__ OwnedRow own_row(const int32_t* cu, int64_t index, int64_t longest, int sequence) {
+__device__ __forceinline__ OwnedRow own_row(const int32_t* cu, uint32_t index, const Divisor& longest, int sequence) {
   if (cu == nullptr) {
-    const int64_t b = index / longest;
-    return {b, index - b * longest};
+    const uint32_t b = longest.divide(index);
+    return {b, index - b * longest.value};
   }
-  const int64_t t = index - cu[sequence];
-  if (t < 0 || index >= cu[sequence + 1] || t >= longest) return {-1, 0};
+  const int64_t t = int64_t{index} - cu[sequence];
+  if (t < 0 || index >= cu[sequence + 1] || t >= longest.value) return {-1, 0};
   return {sequence, t};
 }
 
-__device__ __forceinline__ RowPlace place_key(const AppendParams& p, int64_t index, int sequence) {
-  const bool packed = p.cu_seqlens_new != nullptr;
-  const OwnedRow own = own_row(p.cu_seqlens_new, index, p.seqlen_new, sequence);
-  RowPlace place{-1, 0, 0, 0, 0};
-  if (own.b < 0) return place;
+__device__ __forceinline__ RowPlace place_key(const AppendParams& p, const OwnedRow& own) {
   const int64_t slot = clamp_to(p.seqused_k[own.b], 0, p.capacity) + own.t;
+  RowPlace place{-1, slot, slot};
   if (slot >= p.capacity) return place;
-  if (p.page_size != 0) {
-    const int64_t number = slot / p.page_size;
-    place.to_batch = p.page_table[own.b * p.page_table_stride + number];
-    place.to_row = slot - number * p.page_size;
-    if (place.to_batch < 0 || place.to_batch >= p.num_pages) return place;
+  int64_t limit = p.batch_kv;
+  if (p.page_size.value != 0) {
+    const uint32_t number = p.page_size.divide(static_cast<uint32_t>(slot));
+    place.batch = p.page_table[own.b * p.page_table_stride + number];
+    place.row = slot - number * p.page_size.value;
+    limit = p.num_pages;
   } else {
-    place.to_batch = p.batch_idx != nullptr ? p.batch_idx[own.b] : own.b;
-    place.to_row = slot;
-    if (place.to_batch < 0 || place.to_batch >= p.batch_kv) return place;
+    place.batch = p.batch_idx != nullptr ? p.batch_idx[own.b] : own.b;
   }
-  place.batch = packed ? 0 : own.b;
-  place.row = packed ? index : own.t;
-  place.position = slot;
+  if (place.batch >= limit) place.batch = -1;
   return place;
 }
 
-__device__ __forceinline__ RowPlace place_query(const AppendParams& p, int64_t index, int sequence) {
+__device__ __forceinline__ RowPlace place_query(const AppendParams& p, const OwnedRow& own, uint32_t index) {
+  RowPlace place{-1, 0, 0};
+  if (p.seqused_q != nullptr && own.t >= p.seqused_q[own.b]) return place;
   const bool packed = p.cu_seqlens_q != nullptr;
-  const OwnedRow own = own_row(p.cu_seqlens_q, index, p.seqlen_q, sequence);
-  RowPlace place{-1, 0, 0, 0, 0};
-  if (own.b < 0 || (p.seqused_q != nullptr && own.t >= p.seqused_q[own.b])) return place;
-  place.batch = place.to_batch = packed ? 0 : own.b;
-  place.row = place.to_row = packed ? index : own.t;
+  place.batch = packed ? 0 : own.b;
+  place.row = packed ? index : own.t;
   place.position = clamp_to(p.seqused_k[own.b], 0, p.capacity) + (p.banded ? own.t : 0);
   return place;
 }
@@ -184,28 +230,25 @@ __device__ __forceinline__ int64_t element_bytes(int32_t dtype) {
   return dtype == TESSERA_F32 ? 4 : (dtype == TESSERA_INT8 || dtype == TESSERA_E4M3 ? 1 : 2);
 }
 
-__device__ __forceinline__ void append_unit(const AppendParams& p, const AppendRows& x, const RowPlace& place, int head,
-                                            int index) {
-  const char* from = static_cast<const char*>(x.from) +
-                     element_bytes(x.from_dtype) * (place.batch * x.from_stride.batch + place.row * x.from_stride.row +
-                                                    head * x.from_stride.head);
+__device__ __forceinline__ void store_piece(const AppendParams& p, const AppendRows& x, const RowPlace& place, int head,
+                                            Piece& piece) {
   char* to = static_cast<char*>(x.to) +
              element_bytes(x.to_dtype) *
-                 (place.to_batch * x.to_stride.batch + place.to_row * x.to_stride.row + head * x.to_stride.head);
+                 (place.batch * x.to_stride.batch + place.row * x.to_stride.row + head * x.to_stride.head);
   float scale = 1.0f;
   if (x.scale != nullptr) {
-    const int64_t block = x.scale_rows > 0 ? place.to_row / x.scale_rows : 0;
-    scale = x.scale[place.to_batch * x.scale_stride[0] + block * x.scale_stride[1] + head * x.scale_stride[2]];
+    const int64_t block = x.scale_rows.divide(static_cast<uint32_t>(place.row));
+    scale = x.scale[place.batch * x.scale_stride[0] + block * x.scale_stride[1] + head * x.scale_stride[2]];
   }
-  if (index < x.turned_units) {
-    const int64_t position = place.position < p.rotary_seqlen ? place.position : p.rotary_seqlen - 1;
-    return turn_unit(p, x, from, to, index, position, scale);
+  if (piece.pair >= 0) {
+    turn_piece(p, x, piece, place.position < p.rotary_seqlen ? place.position : p.rotary_seqlen - 1);
+    store_unit(to, x.to_dtype, piece.first, piece.first_count, x.turned_aligned, scale, piece.low);
+    store_unit(to, x.to_dtype, piece.second, piece.second_count, x.turned_aligned, scale, piece.high);
+  } else if (x.from_dtype == x.to_dtype) {
+    store_bits(to, x.to_dtype, piece.first, piece.first_count, x.plain_aligned, piece.low);
+  } else {
+    store_unit(to, x.to_dtype, piece.first, piece.first_count, x.plain_aligned, scale, piece.low);
   }
-  const int first = 2 * x.pairs + (index - x.turned_units) * kAppendUnit;
-  const int count = x.dim - first < kAppendUnit ? x.dim - first : kAppendUnit;
-  if (x.from_dtype == x.to_dtype) return copy_unit(from, to, x.to_dtype, first, count, x.plain_aligned);
-  store_unit(to, x.to_dtype, first, count, x.plain_aligned, scale,
-             load_unit(from, x.from_dtype, first, count, x.plain_aligned));
 }
 
 __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendParams p) {
@@ -221,15 +264,24 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
     }
     __syncthreads();
   }
-  const int units = x.heads * x.units, own = static_cast<int>(threadIdx.x) / units;
-  const int64_t row = first_row + own;
-  if (own >= x.rows_per_block || row >= x.rows) return;
-  const int sequence = cu != nullptr ? sequences[own] : 0;
-  const RowPlace place = which == 2 ? place_query(p, row, sequence) : place_key(p, row, sequence);
-  if (place.batch < 0) return;
-  for (int unit = static_cast<int>(threadIdx.x) - own * units; unit < units; unit += kAppendThreads) {
-    const int head = unit / x.units;
-    append_unit(p, x, place, head, unit - head * x.units);
+  const auto row_of_block = static_cast<int>(x.row_units.divide(threadIdx.x));
+  const int64_t row = first_row + row_of_block;
+  if (row_of_block >= x.rows_per_block || row >= x.rows) return;
+  const OwnedRow own = own_row(cu, static_cast<uint32_t>(row), which == 2 ? p.seqlen_q : p.seqlen_new,
+                               cu != nullptr ? sequences[row_of_block] : 0);
+  if (own.b < 0) return;
+  const char* from =
+      static_cast<const char*>(x.from) +
+      element_bytes(x.from_dtype) *
+          (cu != nullptr ? row * x.from_stride.row : own.b * x.from_stride.batch + own.t * x.from_stride.row);
+  for (uint32_t unit = threadIdx.x - row_of_block * x.row_units.value; unit < x.row_units.value;
+       unit += kAppendThreads) {
+    const uint32_t head = x.units.divide(unit);
+    // What is read is asked for before lengths and tables say where it goes.
+    Piece piece = load_piece(p, x, from + element_bytes(x.from_dtype) * head * x.from_stride.head,
+                             static_cast<int>(unit - head * x.units.value));
+    const RowPlace place = which == 2 ? place_query(p, own, static_cast<uint32_t>(row)) : place_key(p, own);
+    if (place.batch >= 0) store_piece(p, x, place, static_cast<int>(head), piece);
   }
 }
 

@@ -5,24 +5,11 @@
 
 #include <cstdint>
 
+#include "divisor.hpp"
 #include "forward_params.hpp"
 #include "semantics.hpp"
 
 namespace tessera::cuda {
-
-// A number that dividends below 2^31 are divided by, in three instructions.
-struct Divisor {
-  uint32_t value, factor, shift;
-
-  Divisor() = default;
-  explicit Divisor(uint32_t number) : value(number), factor(0), shift(31) {
-    while (uint64_t{1} << (shift - 31) < number) ++shift;
-    if (number > 0) factor = static_cast<uint32_t>(((uint64_t{1} << shift) + number - 1) / number);
-  }
-  TESSERA_HD uint32_t divide(uint32_t dividend) const {
-    return static_cast<uint32_t>(uint64_t{dividend} * factor >> shift);
-  }
-};
 
 // Scales of a quantised cache: [batch or page, block of rows, head]; rows 0: one block for all rows.
 struct CacheScale {
