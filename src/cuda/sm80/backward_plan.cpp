@@ -63,8 +63,8 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
 // On an H200, docs/notes/backward.md, where mma.sync has about 0.62 of the matrix units' rate; elsewhere a guess.
 BackwardRates rates(int32_t dim, int32_t arch) {
   if (arch != 90 && arch != 100) return {0.5, 0.42, 0};
-  if (dim == 64) return {0.32, 0.26, 2.5e-6};
-  if (dim <= 128) return {0.265, 0.205, 5e-6};
+  if (dim == 64) return {0.32, 0.29, 2.5e-6};
+  if (dim <= 128) return {0.265, 0.22, 5e-6};
   return {0.215, 0.175, 9.5e-6};
 }
 
