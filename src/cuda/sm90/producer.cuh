@@ -200,15 +200,16 @@ struct Producer {
     }
   }
 
-  __device__ __forceinline__ void load_value(const TileView& view, const Stretch& tiles, int tile) {
+  // V of the tile before `next`.
+  __device__ __forceinline__ void load_value(const TileView& view, const Stretch& tiles, int next) {
     char* to = shared + Config::kValueOffset + v.stage * Config::kValueBytes;
     uint64_t* full = &control.v_full[v.stage];
     wait(control.v_empty[v.stage], v.phase ^ 1);
-    if (Config::kDense || tile < tiles.copied_end) {
-      copy_rows<Config::kDimV, Control<Config>::kValueLanes>(p.v_map, tiles.first, tile, to, full);
+    if (Config::kDense || next - 1 < tiles.copied_end) {
+      copy_rows<Config::kDimV, Control<Config>::kValueLanes>(p.v_map, tiles.first, next - 1, to, full);
     } else {
       collect_rows<Config::kDimV, Control<Config>::kValueLanes>(
-          view, tile, {&p.v_map, view.v, p.forward.v_stride, p.forward.head_dim_v}, to, full);
+          view, next - 1, {&p.v_map, view.v, p.forward.v_stride, p.forward.head_dim_v}, to, full);
     }
     v.advance();
   }
@@ -216,7 +217,7 @@ struct Producer {
   // The same for a consumer warp, which keeps its registers for its scores.
   __device__ __forceinline__ void load_key(const TileView& view, int tile) { load_key(view, find_stretch(view), tile); }
   __device__ __forceinline__ void load_value(const TileView& view, int tile) {
-    load_value(view, find_stretch(view), tile);
+    load_value(view, find_stretch(view), tile + 1);
   }
 
   // V lags one tile behind K, as the consumers take them.
@@ -225,7 +226,7 @@ struct Producer {
 #pragma unroll 1
     for (int tile = tiles.begin; tile <= tiles.end; ++tile) {
       load_key(view, tiles, tile);
-      if (tile > tiles.begin && brings_values()) load_value(view, tiles, tile - 1);
+      if (tile > tiles.begin && brings_values()) load_value(view, tiles, tile);
     }
   }
 
