@@ -123,7 +123,7 @@ __device__ __forceinline__ void make_scores(ScoreFragments<Config>& probs, Score
 // dq of one query tile: += dS K, to the sums of the workspace.
 template <class Element, class Config>
 __device__ __forceinline__ void add_query_gradient(const BackwardParams& p, const KeyTileView& view, uint32_t shared,
-                                                   int head, int query_tile, int64_t& made) {
+                                                   int head, int query_tile) {
   constexpr int kDim = Config::kHeadDim;
   const WarpPlace<Config> warp;
   const LaneOffsets<kDim> lane;
@@ -157,14 +157,10 @@ __device__ __forceinline__ void add_query_gradient(const BackwardParams& p, cons
     }
   }
   if (p.turns != nullptr) {
-    if (threadIdx.x == 0) made = turn;
+    // By the barrier thread 0 knows of everybody's additions, so its release covers them.
+    __syncthreads();
+    if (threadIdx.x == 0) ptx::reduce_add_release(p.turns + turn, 1);
   }
-}
-
-// Ends the turn of the step before, behind a barrier that all threads came to after their additions: thread 0 knows of
-// them by it, so its release covers them, and waits the shorter the longer ago they were made.
-__device__ __forceinline__ void end_turn(const BackwardParams& p, int64_t made) {
-  if (p.turns != nullptr && threadIdx.x == 0 && made >= 0) ptx::reduce_add_release(p.turns + made, 1);
 }
 
 // One step: the key tile against the query tile in `stage`.
@@ -204,8 +200,7 @@ __device__ __forceinline__ void add_step(KeyGradients<Config>& dk, KeyGradients<
 // way is read from `view`, in shared memory, where it needs no registers.
 template <class Element, class Config, ScoreKind kKind>
 __device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradients<Config>& dv,
-                                             const BackwardParams& p, const KeyTileView& view, int64_t& made,
-                                             char* shared) {
+                                             const BackwardParams& p, const KeyTileView& view, char* shared) {
   const uint32_t base = ptx::shared_address(shared);
   start_key_tile<Config>(p, view, base);
   start_queries<Config>(p, view, base, 0, view.first_head, view.query_begin);
@@ -236,27 +231,21 @@ __device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradie
     }
     if (more) start_statistics<Config>(p, view, base, next_head, next_tile);
     ptx::copy_async_commit();
-    end_turn(p, made);
-    add_query_gradient<Element, Config>(p, view, base, head, tile, made);
+    add_query_gradient<Element, Config>(p, view, base, head, tile);
     head = next_head;
     tile = next_tile;
   }
   ptx::copy_async_wait<0>();
   __syncthreads();
-  end_turn(p, made);
 }
 
 template <class Element, class Config, ScoreKind kKind>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     backward_kernel(const __grid_constant__ BackwardParams p) {
   extern __shared__ __align__(128) char shared[];
-  static_assert(sizeof(KeyTileView) + sizeof(int64_t) <= Config::kViewBytes);
+  static_assert(sizeof(KeyTileView) <= Config::kViewBytes);
   __shared__ KeyTileView view;
-  __shared__ int64_t made;  // index of the turn whose additions are made and that is not ended yet, or -1; of thread 0
-  if (threadIdx.x == 0) {
-    find_key_tile(p, Config::kTileN, Config::kTileM, view);
-    made = -1;
-  }
+  if (threadIdx.x == 0) find_key_tile(p, Config::kTileN, Config::kTileM, view);
   __syncthreads();
   const int64_t key = int64_t{view.key_tile} * Config::kTileN;
   if (key >= view.owned_keys) return;
@@ -264,7 +253,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   KeyGradients<Config> dk, dv;
   clear(dk);
   clear(dv);
-  if (view.query_begin < view.query_end) walk_queries<Element, Config, kKind>(dk, dv, p, view, made, shared);
+  if (view.query_begin < view.query_end) walk_queries<Element, Config, kKind>(dk, dv, p, view, shared);
 
   const SequenceView& at = view.sequence;
   const WarpPlace<Config> warp;
