@@ -125,7 +125,7 @@ std::string explain_words(const Plan& plan, KernelList extra) {
   line("passed over", plan.passed_over == 0 ? "0" : fmt::format("{}, first: {}", plan.passed_over, plan.first_reason));
   const std::vector<Row> rows = other_rows(plan, extra);
   if (!rows.empty()) text += "other rows\n";
-  for (const Row& row : rows) text += fmt::format("  {:<26}{}\n", row.name, row.reason);
+  for (const Row& row : rows) text += fmt::format("  {:<25} {}\n", row.name, row.reason);
   return text;
 }
 

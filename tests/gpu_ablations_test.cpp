@@ -28,7 +28,10 @@ TEST_P(GpuAblations, MatchesTheJudge) {
     gpu.baseline_rows = cuda::ablations();
     tessera_status status{};
     const int code = gpu.run(row.name, &status);
-    if (code == TESSERA_UNSUPPORTED && std::strstr(status.message, "needs more shared memory") != nullptr) continue;
+    if (code == TESSERA_UNSUPPORTED && (std::strstr(status.message, "needs more shared memory") != nullptr ||
+                                        std::strstr(status.message, "takes head_dim_qk 128 only") != nullptr)) {
+      continue;
+    }
     ASSERT_EQ(code, TESSERA_OK) << status.message;
     EXPECT_STREQ(gpu.plan.entry->name, row.name);
     if (kEmulated && operands.problem.seqlen_k > 2048 && std::strstr(row.name, "sm90") != nullptr)

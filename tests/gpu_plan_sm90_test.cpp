@@ -295,12 +295,15 @@ constexpr const char* kFp8 = " kernel=cuda.sm90.forward_fp8";
 TEST(CudaPlanSm90, E4m3TakesItsOwnRow) {
   const auto expect = [](const std::string& text, int tile_m, int tile_n, int shared, int stages = 3) {
     SCOPED_TRACE(text);
-    const Planned plan(text);
-    ASSERT_EQ(plan.row(), "cuda.sm90.forward_fp8") << "no other row takes e4m3 queries";
-    EXPECT_EQ(plan.launch.tile_m, tile_m);
-    EXPECT_EQ(plan.launch.tile_n, tile_n);
-    EXPECT_EQ(plan.launch.shared_bytes, shared);
-    EXPECT_EQ(plan.launch.stages, stages);
+    // Of all rows too: no other takes e4m3 queries.
+    for (const char* pin : {kFp8, " kernel=cuda.*"}) {
+      const Planned plan(text + pin);
+      ASSERT_EQ(plan.row(), "cuda.sm90.forward_fp8");
+      EXPECT_EQ(plan.launch.tile_m, tile_m);
+      EXPECT_EQ(plan.launch.tile_n, tile_n);
+      EXPECT_EQ(plan.launch.shared_bytes, shared);
+      EXPECT_EQ(plan.launch.stages, stages);
+    }
   };
   using D64 = cuda::sm90::Fp8Config<64>::Plain;
   using D128 = cuda::sm90::Fp8Config<128>::Plain;

@@ -320,7 +320,9 @@ std::vector<std::pair<const char*, const Tensor*>> Case::outputs() const {
 std::vector<Row> kernel_rows(Rows which) {
   std::vector<Row> rows;
   if (on_gpu()) {
-    for (const core::KernelEntry& entry : core::cuda_kernels()) rows.push_back({entry.name, false});
+    // Ablations take little and have tests of their own (gpu_ablations_test.cpp).
+    for (const core::KernelEntry& entry : core::cuda_kernels())
+      if (!entry.pinned_only) rows.push_back({entry.name, false});
     return rows;
   }
   for (const core::KernelEntry& entry : core::cpu_kernels()) {

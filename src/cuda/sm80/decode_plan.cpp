@@ -22,11 +22,12 @@ using core::Refusal;
 constexpr int64_t kInvariantSplit = 1024;
 // Measured on an H200 (docs/notes/decode.md). A launch; a block's start until its first keys are there, and its end; a
 // merge and what each state adds to it.
-constexpr double kLaunchSeconds = 3e-6, kBlockSeconds = 3.4e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 1e-7;
-// More blocks than multiprocessors: the later ones start behind those that they share one with.
+constexpr double kLaunchSeconds = 3e-6, kBlockSeconds = 1.6e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 5e-8;
+// For each further block that shares a multiprocessor: it starts behind the others.
 constexpr double kSharedSeconds = 3e-6;
-// A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another.
-constexpr double kTileSeconds = 1e-6;
+// A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another. Bytes
+// are converted.
+constexpr double kTileSeconds = 0.63e-6, kByteTileSeconds = 0.87e-6;
 
 int64_t rows_of(const Problem& p) { return p.seqlen_q * p.group; }
 
@@ -62,10 +63,11 @@ int64_t seen_keys(const Problem& p) {
 double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c, int64_t splits) {
   if (device.bandwidth <= 0 || c.units == 0) return kLaunchSeconds;
   const int64_t keys = c.split_keys > 0 ? c.split_keys : core::split_size(std::max<int64_t>(1, p.seqlen_k), splits);
-  const double row_bytes = static_cast<double>(p.head_dims()) * core::dtype_bytes(p.k.dtype);
+  const int element = core::dtype_bytes(p.k.dtype);
+  const double row_bytes = static_cast<double>(p.head_dims()) * element;
   const int64_t seen = seen_keys(p), working = std::min(splits, (seen + keys - 1) / keys);
   const double bytes = row_bytes * static_cast<double>(std::min(seen, keys));
-  const double rate = row_bytes * c.instance->tile_n / kTileSeconds, bandwidth = 0.93 * device.bandwidth;
+  const double rate = row_bytes * c.instance->tile_n / (element == 1 ? kByteTileSeconds : kTileSeconds), bandwidth = 0.93 * device.bandwidth;
   // Where `sharing` blocks could just take all of the bandwidth, they do not: none asks ahead of its own turn.
   const auto wave = [&](double sharing) {
     return bytes / rate * std::pow(1 + std::pow(rate * sharing / bandwidth, 4), 0.25);
@@ -75,7 +77,7 @@ double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c
   double seconds = kLaunchSeconds + waves * wave(slots);
   if (rest > 0) seconds += wave(rest);
   // Blocks of later waves start while others read.
-  seconds += blocks > device.units ? kBlockSeconds + kSharedSeconds : kBlockSeconds;
+  seconds += kBlockSeconds + kSharedSeconds * std::ceil(std::min(blocks, slots) / device.units - 1);
   if (splits > 1) seconds += kMergeSeconds + kStateSeconds * static_cast<double>(splits);
   return seconds;
 }

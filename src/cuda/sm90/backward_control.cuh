@@ -13,11 +13,11 @@ namespace tessera::cuda::sm90 {
 template <class Config>
 struct BackwardControl {
   static constexpr int kStages = Config::kStages;
-  uint64_t keys_full, values_full;                 // once
-  uint64_t q_full[kStages], q_empty[kStages];      // Q and lse
-  uint64_t d_o_full[kStages], d_o_empty[kStages];  // dO and delta
-  uint64_t grads_full[2], grads_empty[2];          // dS, by the consumers for each other
-  uint64_t probs_full, probs_empty;                // P, by one warpgroup for the other where they share the tensors
+  uint64_t keys_full, values_full;                    // once
+  uint64_t q_full[kStages], q_empty[kStages];         // Q and lse
+  uint64_t d_o_full[kStages], d_o_empty[kStages];     // dO and delta
+  uint64_t grads_full[2], grads_empty[2];             // dS, by the consumers for each other
+  uint64_t probs_full, probs_empty;                   // P, by one warpgroup for the other where they share the tensors
   uint64_t turn_open[2], turn_done[2], turn_seen[2];  // for dq of a step, in a fixed order of additions
   KeyTileView view;
 
