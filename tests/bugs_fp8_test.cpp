@@ -60,7 +60,7 @@ TESSERA_SITUATION(BugFp8, ErrorDoesNotGrowWithTheLength) {
             const double exact = judged.exact.o[static_cast<size_t>((i * 4 + h) * 128 + x)];
             error += std::pow(c.o.get(0, i, h, x) - exact, 2), norm += exact * exact;
           }
-          // A row's only probability rounds to 1 / 16 at most; Hopper's tensor cores drop what lies 2^-13 and more below
+          // A row's only probability errs by 1 / 16 at most; Hopper's tensor cores drop what lies 2^-13 and more below
           // the largest product of a sum, so a score of dozens errs by 2^-9 of itself.
           const double exact = judged.exact.lse[static_cast<size_t>(h * 64 + i)];
           EXPECT_NEAR(lse_at(c, 0, i, h), exact, 6e-2 + (on_gpu() ? std::abs(exact) / 512 : 0));

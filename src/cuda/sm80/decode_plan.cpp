@@ -67,7 +67,8 @@ double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c
   const double row_bytes = static_cast<double>(p.head_dims()) * element;
   const int64_t seen = seen_keys(p), working = std::min(splits, (seen + keys - 1) / keys);
   const double bytes = row_bytes * static_cast<double>(std::min(seen, keys));
-  const double rate = row_bytes * c.instance->tile_n / (element == 1 ? kByteTileSeconds : kTileSeconds), bandwidth = 0.93 * device.bandwidth;
+  const double rate = row_bytes * c.instance->tile_n / (element == 1 ? kByteTileSeconds : kTileSeconds),
+               bandwidth = 0.93 * device.bandwidth;
   // Where `sharing` blocks could just take all of the bandwidth, they do not: none asks ahead of its own turn.
   const auto wave = [&](double sharing) {
     return bytes / rate * std::pow(1 + std::pow(rate * sharing / bandwidth, 4), 0.25);

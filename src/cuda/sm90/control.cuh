@@ -47,8 +47,8 @@ __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xfffffff
 template <class Config>
 struct Control {
   static constexpr int kViews = 2;
-  // Lanes that arrive for a tile of V, and of each warp for its room: where warps read what others may have gathered with
-  // plain loads, every lane speaks for itself, as race checkers want it; the tensor cores' reads need one lane only.
+  // Lanes that arrive for a tile of V, and of each warp for its room: where warps read by plain loads what others may
+  // have gathered, every lane speaks for itself, as race checkers want it; the tensor cores' reads need one lane only.
   static constexpr int kValueLanes = Config::kTransposers == 0 ? 1 : 32;
   uint64_t q_full[Config::kQueryStages], q_empty[Config::kQueryStages];
   uint64_t view_full[kViews], view_empty[kViews], view_wanted;
