@@ -25,12 +25,11 @@ namespace {
 
 constexpr const char* kUsage =
     "serve [--device cpu | cuda] [--dense | --paged] [--page-size N] [--batch N] [--requests N] [--tokens N] "
-    "[--threads "
-    "N] [--check] [--quiet] [--data DIR]";
+    "[--threads N] [--check] [--quiet] [--data DIR]";
 constexpr int64_t kLongest = 101;  // tokens of a sequence, the prompt's with them
 
 struct Options {
-  bool cuda = false, dense = true, paged = true, check = false, quiet = false;
+  bool cuda = false, dense = true, paged = true, check = false, quiet = false, help = false;
   int32_t page_size = 16, threads = 0;
   int64_t batch = 4, requests = 8, tokens = kLongest;
   std::string data = SERVING_DATA;
@@ -50,9 +49,10 @@ struct Active {
 
 int64_t number(const std::string& name, const char* text) {
   char* end = nullptr;
-  const long value = text != nullptr ? std::strtol(text, &end, 10) : 0;
-  if (text == nullptr || *text == '\0' || *end != '\0' || value < (name == "--threads" ? 0 : 1) || value > 4096)
-    throw std::runtime_error(name + ": " + (text != nullptr ? text : "nothing") + "; expected a number of 1 to 4096");
+  const long value = text != nullptr ? std::strtol(text, &end, 10) : 0, least = name == "--threads" ? 0 : 1;
+  if (text == nullptr || *text == '\0' || *end != '\0' || value < least || value > 4096)
+    throw std::runtime_error(name + ": " + (text != nullptr ? text : "nothing") + "; expected a number of " +
+                             std::to_string(least) + " to 4096");
   return value;
 }
 
@@ -62,7 +62,9 @@ Options parse(int count, char** words) {
   for (int n = 1; n < count; ++n) {
     const std::string word = words[n];
     const char* next = n + 1 < count ? words[n + 1] : nullptr;
-    if (word == "--dense") {
+    if (word == "--help" || word == "-h") {
+      options.help = true;
+    } else if (word == "--dense") {
       only_dense = true;
     } else if (word == "--paged") {
       only_paged = true;
@@ -74,8 +76,9 @@ Options parse(int count, char** words) {
       if (next == nullptr || (std::strcmp(next, "cpu") != 0 && std::strcmp(next, "cuda") != 0))
         throw std::runtime_error(word + ": " + (next != nullptr ? next : "nothing") + "; expected cpu or cuda");
       options.cuda = std::strcmp(next, "cuda") == 0, ++n;
-    } else if (word == "--data" && next != nullptr) {
-      options.data = words[++n];
+    } else if (word == "--data") {
+      if (next == nullptr) throw std::runtime_error(word + ": nothing; expected a folder");
+      options.data = next, ++n;
     } else if (word == "--batch") {
       options.batch = number(word, next), ++n;
     } else if (word == "--requests") {
@@ -87,7 +90,7 @@ Options parse(int count, char** words) {
     } else if (word == "--threads") {
       options.threads = static_cast<int32_t>(number(word, next)), ++n;
     } else {
-      throw std::runtime_error(word + ": not a word of " + kUsage);
+      throw std::runtime_error(word + ": not an option; expected " + kUsage);
     }
   }
   if (options.cuda && options.threads != 0)
@@ -114,21 +117,41 @@ nlohmann::json read_json(const std::string& path) {
 }
 
 // Request n asks for the beginning that the reference's entry n, counted around, is about.
-std::vector<Request> make_requests(const Options& options) {
+std::vector<Request> make_requests(const Options& options, int64_t most_frames) {
   const std::string path = options.data + "/reference.json";
   const nlohmann::json reference = read_json(path);
   if (!reference.is_array() || reference.empty()) throw std::runtime_error(path + ": expected a list of requests");
   std::vector<Request> requests;
   for (int64_t n = 0; n < options.requests; ++n) {
-    const nlohmann::json& entry = reference.at(static_cast<size_t>(n) % reference.size());
-    requests.push_back({entry.at("frames"), entry.at("tokens"), {}});
+    const size_t at = static_cast<size_t>(n) % reference.size();
+    try {
+      requests.push_back({reference[at].at("frames"), reference[at].at("tokens"), {}});
+    } catch (const nlohmann::json::exception&) {
+      throw std::runtime_error(path + ": entry " + std::to_string(at) +
+                               R"(; expected {"frames": n, "tokens": [n, ...]})");
+    }
+    if (requests.back().frames < 1 || requests.back().frames > most_frames)
+      throw std::runtime_error(path + ": entry " + std::to_string(at) + " has " +
+                               std::to_string(requests.back().frames) + " frames; expected 1 to " +
+                               std::to_string(most_frames));
     std::vector<int32_t>& expected = requests.back().expected;
     if (expected.size() > static_cast<size_t>(options.tokens)) expected.resize(static_cast<size_t>(options.tokens));
   }
   return requests;
 }
 
-void print_text(const nlohmann::json& vocabulary, size_t number, const Request& request, int32_t end) {
+// The text of each token.
+std::vector<std::string> read_vocabulary(const std::string& path, int64_t tokens) {
+  const nlohmann::json list = read_json(path);
+  try {
+    std::vector<std::string> texts = list;
+    if (texts.size() >= static_cast<size_t>(tokens)) return texts;
+  } catch (const nlohmann::json::exception&) {
+  }
+  throw std::runtime_error(path + ": expected a list of " + std::to_string(tokens) + " or more texts");
+}
+
+void print_text(const std::vector<std::string>& vocabulary, size_t number, const Request& request, int32_t end) {
   std::string text;
   for (const int32_t token : request.tokens) text += token == end ? "" : vocabulary.at(static_cast<size_t>(token));
   std::printf("  request %zu, %5.1f s of sound, %3zu tokens:%s\n", number, static_cast<double>(request.frames) / 50,
@@ -137,7 +160,7 @@ void print_text(const nlohmann::json& vocabulary, size_t number, const Request& 
 
 // Decodes every request, at most `options.batch` at a time; returns how many tokens were made.
 int64_t serve(const Weights& weights, const Options& options, Decoder& decoder, std::vector<Request>& requests,
-              const nlohmann::json& vocabulary) {
+              const std::vector<std::string>& vocabulary) {
   std::deque<size_t> waiting;
   for (size_t n = 0; n < requests.size(); ++n) waiting.push_back(n);
   std::vector<int64_t> places;  // sequences of the caches that no request has
@@ -177,13 +200,13 @@ int64_t serve(const Weights& weights, const Options& options, Decoder& decoder, 
 
 int run(const Options& options) {
   const Weights weights = load_weights(options.data + "/decoder_int8.safetensors");
-  const nlohmann::json vocabulary = read_json(options.data + "/vocab.json");
+  const std::vector<std::string> vocabulary = read_vocabulary(options.data + "/vocab.json", weights.to_logits.outputs);
   bool right = true;
   for (const bool paged : {false, true}) {
     if (!(paged ? options.paged : options.dense)) continue;
     const int32_t page_size = paged ? options.page_size : 0;
     const std::unique_ptr<Decoder> decoder = make_decoder(weights, options, page_size);
-    std::vector<Request> requests = make_requests(options);
+    std::vector<Request> requests = make_requests(options, weights.frames);
     const auto begin = std::chrono::steady_clock::now();
     const int64_t made = serve(weights, options, *decoder, requests, vocabulary);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -205,7 +228,8 @@ int run(const Options& options) {
 
 int main(int count, char** words) {
   try {
-    return run(parse(count, words));
+    const Options options = parse(count, words);
+    return options.help ? std::puts(kUsage), 0 : run(options);
   } catch (const Failure& failure) {
     std::fprintf(stderr, "%s\n", failure.what());
     return failure.exit_code;

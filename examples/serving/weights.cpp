@@ -1,6 +1,7 @@
 #include "weights.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -77,11 +78,15 @@ class File {
     if (!header_.is_object()) throw std::runtime_error(path + ": its header is not JSON");
   }
   bool has(const std::string& name) const { return header_.contains(name); }
-  int64_t extent(const std::string& name, size_t dim) const { return header_.at(name).at("shape").at(dim); }
+  int64_t extent(const std::string& name, size_t dim) const {
+    const auto shape = field<std::vector<int64_t>>(name, "shape");
+    if (dim >= shape.size()) throw std::runtime_error(path_ + ": " + name + " has too few dimensions");
+    return shape[dim];
+  }
 
   // Any of the file's types as float32.
   std::vector<float> floats(const std::string& name) const {
-    const std::string dtype = header_.at(name).at("dtype");
+    const auto dtype = field<std::string>(name, "dtype");
     std::vector<float> values;
     if (dtype == "F32") each<float>(name, [&](float x) { values.push_back(x); });
     if (dtype == "F16") each<uint16_t>(name, [&](uint16_t x) { values.push_back(from_half(x)); });
@@ -92,6 +97,7 @@ class File {
   std::vector<int32_t> integers(const std::string& name) const {
     std::vector<int32_t> values;
     each<int32_t>(name, [&](int32_t x) { values.push_back(x); });
+    if (values.empty()) throw std::runtime_error(path_ + ": " + name + " is empty, expected tokens");
     return values;
   }
   // The int8 rows of `name`.w times their scales: [outputs, inputs].
@@ -115,10 +121,20 @@ class File {
   Norm norm(const std::string& name) const { return {floats(name + ".g"), floats(name + ".b")}; }
 
  private:
+  // What the header says of a tensor.
+  template <class T>
+  T field(const std::string& name, const char* key) const {
+    if (!has(name)) throw std::runtime_error(path_ + ": has no tensor " + name);
+    try {
+      return header_.at(name).at(key).get<T>();
+    } catch (const nlohmann::json::exception&) {
+      throw std::runtime_error(path_ + ": " + key + " of " + name + " is missing or not as .safetensors has it");
+    }
+  }
   template <class T, class Take>
   void each(const std::string& name, Take take) const {
-    const nlohmann::json& offsets = header_.at(name).at("data_offsets");
-    const size_t first = begin_ + offsets.at(0).get<size_t>(), last = begin_ + offsets.at(1).get<size_t>();
+    const auto offsets = field<std::array<size_t, 2>>(name, "data_offsets");
+    const size_t first = begin_ + offsets[0], last = begin_ + offsets[1];
     if (first > last || last > bytes_.size()) throw std::runtime_error(path_ + ": " + name + " lies outside of it");
     for (size_t at = first; at + sizeof(T) <= last; at += sizeof(T)) {
       T value;
@@ -136,24 +152,20 @@ class File {
 }  // namespace
 
 Weights load_weights(const std::string& path) {
-  try {
-    const File file(path);
-    Weights made;
-    for (int n = 0; file.has(std::to_string(n) + ".self.q.w"); ++n) {
-      const std::string layer = std::to_string(n) + ".";
-      made.layers.push_back(
-          {file.norm(layer + "self.norm"), file.norm(layer + "cross.norm"), file.norm(layer + "mlp.norm"),
-           file.linear(layer + "self.q"), file.linear(layer + "self.kv"), file.linear(layer + "self.out"),
-           file.linear(layer + "cross.q"), file.linear(layer + "cross.kv"), file.linear(layer + "cross.out"),
-           file.linear(layer + "mlp.up"), file.linear(layer + "mlp.down")});
-    }
-    made.norm = file.norm("norm");
-    made.to_logits = file.linear("embed"), made.embed = file.matrix("embed");
-    made.position = file.floats("pos"), made.positions = file.extent("pos", 0);
-    made.audio = file.floats("audio_states"), made.frames = file.extent("audio_states", 0);
-    made.prompt = file.integers("prompt"), made.end = file.integers("end").at(0);
-    return made;
-  } catch (const nlohmann::json::exception& error) {
-    throw std::runtime_error(path + ": " + error.what());
+  const File file(path);
+  Weights made;
+  for (int n = 0; file.has(std::to_string(n) + ".self.q.w"); ++n) {
+    const std::string layer = std::to_string(n) + ".";
+    made.layers.push_back({file.norm(layer + "self.norm"), file.norm(layer + "cross.norm"),
+                           file.norm(layer + "mlp.norm"), file.linear(layer + "self.q"), file.linear(layer + "self.kv"),
+                           file.linear(layer + "self.out"), file.linear(layer + "cross.q"),
+                           file.linear(layer + "cross.kv"), file.linear(layer + "cross.out"),
+                           file.linear(layer + "mlp.up"), file.linear(layer + "mlp.down")});
   }
+  made.norm = file.norm("norm");
+  made.to_logits = file.linear("embed"), made.embed = file.matrix("embed");
+  made.position = file.floats("pos"), made.positions = file.extent("pos", 0);
+  made.audio = file.floats("audio_states"), made.frames = file.extent("audio_states", 0);
+  made.prompt = file.integers("prompt"), made.end = file.integers("end").at(0);
+  return made;
 }
