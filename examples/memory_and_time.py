@@ -10,8 +10,10 @@ the textbook is NumPy's and not tuned; `tessera bench` compares with one that is
 """
 
 import argparse
+import os
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 
@@ -107,6 +109,10 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096])
     parser.add_argument("--out", default="memory_and_time.png")
     arguments = parser.parse_args()
+    if min(arguments.lengths) < 1:
+        parser.error(f"--lengths: {min(arguments.lengths)}, expected 1 or more")
+    if not os.access(Path(arguments.out).parent, os.W_OK):
+        parser.error(f"--out: {arguments.out!r} cannot be written, expected a file in a folder that can")
     check()
     rng = np.random.default_rng(0)
     rows = []

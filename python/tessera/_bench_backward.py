@@ -11,9 +11,10 @@ from typing import Any, Callable
 
 import torch
 
-from . import Problem, _c
+from . import _c
 from . import _bench_peers as peers
-from ._bench_case import Case, Runner, Textbook, tensors_of
+from ._bench_case import FREE_WORDS, Case, Runner, Textbook, tensors_of
+from ._bench_output import problem_of
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -21,10 +22,11 @@ Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class BackwardCase(Case):
     """A dense backward problem with q, k, v and d_o, and o and lse as our forward pass gives them."""
 
+    WORDS = ("dv", "causal", "window=", *FREE_WORDS)
+    KIND = "a dense f16, bf16 or f32 problem backward, full, causal or window=n,0"
+
     def __init__(self, text: str):
         super().__init__(text)
-        if self.packed:
-            raise SystemExit(f"{text}: expected a dense problem in backward")
         self.d_o = self.random(False, *self.q.shape[:-1], self.problem.head_dim_v)
         words = [word for word in text.split()[1:] if word != "deterministic" and not word.startswith("kernel=")]
         forward = Runner(Case(" ".join(["fwd", *words])))
@@ -152,4 +154,4 @@ PEERS: dict[str, Callable[[BackwardCase], dict[str, Call]]] = {
 
 
 def is_backward(text: str) -> bool:
-    return bool(getattr(Problem(text), "pass") == _c.BACKWARD)
+    return bool(getattr(problem_of(text), "pass") == _c.BACKWARD)

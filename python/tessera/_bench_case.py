@@ -13,8 +13,22 @@ from typing import Any
 import torch
 
 from . import Plan, Problem, _c
+from ._bench_output import BadInput, problem_of
 
+FREE_WORDS = ("batch-invariant", "deterministic", "isa=", "kernel=", "sm_margin=", "splits=", "threads=")
 DTYPES = {_c.F16: torch.float16, _c.BF16: torch.bfloat16, _c.F32: torch.float32}
+
+
+def lengths_of(p: Problem, text: str) -> list[int]:
+    """Query lengths, one a sequence; keys have the same where they are packed."""
+    given = [word[5:] for word in text.split() if word.startswith("lens=")]
+    if p.layout_q != _c.PACKED or not given or given[0] == "equal":
+        return [p.seqlen_q] * p.batch
+    numbers = given[0].split(":")
+    lengths = [int(n) for n in numbers] if all(n.isdigit() for n in numbers) else []
+    if len(lengths) != p.batch or sum(lengths) != p.total_q or p.total_q != p.total_k:
+        raise BadInput(f"{text!r}: expected sk=sq and lens=a:b:c with {p.batch} lengths of {p.total_q} rows in all")
+    return lengths
 
 
 class Case:
@@ -24,16 +38,18 @@ class Case:
     by which the FlashAttention-3 paper (section 4.3) compares errors.
     """
 
+    # What a problem may say beside its extents (the beginnings of words), and in words.
+    WORDS: tuple[str, ...] = ("dv", "causal", "window=", "packed", *FREE_WORDS)
+    TYPES: tuple[int, ...] = tuple(DTYPES)
+    KIND = "a dense or packed f16, bf16 or f32 problem, full, causal or window=n,0"
+
     def __init__(self, text: str, outliers: bool = False):
-        self.problem = p = Problem(text, return_lse=True)
-        self.packed = p.layout_q == _c.PACKED and p.layout_kv == _c.PACKED
-        dense = p.layout_q == _c.DENSE and p.layout_kv == _c.DENSE
-        if p.q.dtype not in DTYPES or not (dense or self.packed) or p.right > 0:
-            raise SystemExit(f"{text}: expected a dense or packed f16, bf16 or f32 problem, full, causal or window=n,0")
+        self.problem = p = self.taken(text)
+        self.packed = p.layout_q == _c.PACKED
         self.causal = p.right == 0 and p.left == -1
         self.window = None if self.causal or p.left == p.right == -1 else (p.left, p.right)
         self.device = torch.device("cuda", p.device) if p.device >= 0 else torch.device("cpu")
-        self.lengths = self.lengths_of(text)
+        self.lengths = lengths_of(p, text)
         self.cu_seqlens = None
         if self.packed:
             ends = [sum(self.lengths[:i]) for i in range(len(self.lengths) + 1)]
@@ -48,16 +64,20 @@ class Case:
             ones = torch.ones(p.seqlen_q, p.seqlen_k, dtype=torch.bool, device=self.device)
             self.mask = ones.tril(p.seqlen_k - p.seqlen_q)
 
-    def lengths_of(self, text: str) -> list[int]:
-        """Query lengths, one a sequence; keys have the same where they are packed."""
-        p = self.problem
-        if not self.packed:
-            return [p.seqlen_q] * p.batch
-        given = [word[5:] for word in text.split() if word.startswith("lens=")]
-        lengths = [int(n) for n in given[0].split(":")] if given and given[0] != "equal" else [p.seqlen_q] * p.batch
-        if sum(lengths) != p.total_q or p.total_q != p.total_k:
-            raise SystemExit(f"{text}: expected sk=sq and lens=a:b:c with {p.batch} lengths of {p.total_q} rows in all")
-        return lengths
+    @classmethod
+    def taken(cls, text: str) -> Problem:
+        """The problem, with lse; BadInput where a case of this kind cannot be made of the text."""
+        p = problem_of(text)
+        p.flags |= _c.FLAG_LSE
+        words = [word for word in str(p).split()[8:-1] if word != "lens=equal"]
+        if p.layout_q != _c.PACKED:  # lengths_of() reads them there
+            words += [word for word in text.split() if word.startswith("lens=")]
+        others = [word for word in words if not word.startswith(cls.WORDS)]
+        if p.q.dtype not in cls.TYPES or p.right > 0 or others:
+            wrong = f"{others[0]!r} in {text!r}" if others else repr(text)
+            raise BadInput(f"{wrong}: expected {cls.KIND}")
+        lengths_of(p, text)
+        return p
 
     def random(self, outliers: bool, *shape: int) -> torch.Tensor:
         x = torch.randn(shape, device=self.device, dtype=torch.float32)

@@ -11,9 +11,10 @@ from typing import Any, Callable
 
 import torch
 
-from . import Problem, _c
+from . import _c
 from . import _bench_peers as peers
-from ._bench_case import DTYPES, Case, Runner, tensors_of
+from ._bench_case import DTYPES, FREE_WORDS, Case, Runner, tensors_of
+from ._bench_output import problem_of
 
 COLD_BYTES = 400 << 20
 FEWEST_CACHES = 2
@@ -38,7 +39,7 @@ def decode_suite(dtype: str) -> list[str]:
 
 def is_decode(text: str) -> bool:
     """Whether the keys are many times the queries: what _bench_case.Case takes is timed there otherwise."""
-    p = Problem(text)
+    p = problem_of(text)
     forward = bool(getattr(p, "pass") == _c.FORWARD) and p.layout_q == _c.DENSE and p.layout_kv != _c.PACKED
     return forward and p.left < 0 and p.right <= 0 and p.seqlen_q <= 64 and p.seqlen_k >= 8 * p.seqlen_q
 
@@ -47,10 +48,12 @@ class DecodeCase(Case):
     """One cache of several: q, k, v and, where they are needed, lengths, page table and scales. `caches`: all of them,
     this one first."""
 
+    WORDS = ("dv", "causal", "paged=", "kv=", "lens=equal", *FREE_WORDS)
+    TYPES = (_c.F16, _c.BF16)
+    KIND = "an f16 or bf16 problem, full or causal, caches dense or paged=n, kv=int8 or e4m3, lens=equal"
+
     def __init__(self, text: str, cold_bytes: int = COLD_BYTES):
-        self.problem = p = Problem(text, return_lse=True)
-        if p.q.dtype not in DTYPES or p.right > 0 or p.left >= 0:
-            raise SystemExit(f"{text}: expected an f16 or bf16 problem, full or causal")
+        self.problem = p = self.taken(text)
         self.packed, self.window, self.cu_seqlens = False, None, None
         self.paged, self.quantised = p.layout_kv == _c.PAGED, p.k.dtype not in DTYPES
         self.causal = p.right == 0

@@ -164,11 +164,9 @@ def table_line(row: dict[str, Any], names: list[str]) -> str:
     return text + f"{cell(both, 10)}           {error(row['rms_error'])} {error(fa3 and fa3['rms_error'])}"
 
 
-def table_of(results: str) -> str | None:
-    """The lines of a result file; None: it is not of this suite."""
-    rows = json.loads(Path(results).read_text()).get("rows", [])
-    if not rows or "quantise_seconds" not in rows[0]:
-        return None
+def short_table(results: dict[str, Any]) -> str:
+    """The lines of a result file."""
+    rows = results["rows"]
     names = [name for name in ("cudnn", "fa3") if any(name in row["peers"] for row in rows)]
     return "\n".join([table_head(names), *(table_line(row, names) for row in rows)])
 

@@ -16,10 +16,30 @@ from typing import Any, Callable
 
 import torch
 
+from ._bench_case import Case
+from ._bench_output import BadInput, Lacking
+
 METRICS = {"read": "dram__bytes_read.sum", "written": "dram__bytes_write.sum"}
 MARKER = "at::native"  # PyTorch's kernels, of which our rows start none
 
 Counts = dict[str, int]  # kernels, read, written
+
+
+def installed() -> str:
+    """The profiler's path; Lacking without one."""
+    path = shutil.which("ncu")
+    if path is None:
+        raise Lacking("ncu is not installed")
+    return path
+
+
+def check(problems: list[str], kind: type[Case]) -> None:
+    """BadInput or Lacking, where problems of the kind are none to run on this machine's CUDA device."""
+    for text in problems:
+        if kind.taken(text).device < 0:
+            raise BadInput(f"{text!r}: a problem on the CPU, expected cuda")
+    if not torch.cuda.is_available():
+        raise Lacking("torch sees no CUDA device")
 
 
 def run_profiled(key: list[str], call: Callable[[], Any]) -> None:
@@ -55,9 +75,7 @@ def counted(lines: list[str]) -> list[Counts]:
 
 def count_bytes(module: str, arguments: list[str], seconds: float) -> dict[tuple[str, ...], Counts]:
     """By the key of each call that `python -m module arguments` profiled. ValueError says why nothing was counted."""
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        raise ValueError("ncu is not installed")
+    ncu = installed()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "dram.csv"
         # Kernels follow one another as they do in a run, so caches stay as the one before leaves them.

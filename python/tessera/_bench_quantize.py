@@ -11,11 +11,13 @@ import json
 import os
 import statistics
 import sys
+from pathlib import Path
 from typing import Any, Callable
 
 import torch
 
 from . import quantize, version
+from ._bench_output import Lacking, Parser, ended, output_file
 
 SHAPE = (4, 4096, 16, 128)
 SAMPLES, FLUSH_BYTES = 15, 256 << 20
@@ -47,7 +49,16 @@ def seconds(call: Callable[[], Any], flush: torch.Tensor) -> float:
     return statistics.median(found)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    parser = Parser("tessera._bench_quantize", __doc__)
+    parser.add_argument("out", nargs="?", type=output_file, help="result file")
+    options = parser.parse_args(arguments)
+    return ended(parser.prog, lambda: run(options.out))
+
+
+def run(out: str | None) -> int:
+    if not torch.cuda.is_available():
+        raise Lacking("torch sees no CUDA device")
     torch.manual_seed(0)
     x = torch.randn(SHAPE, device="cuda", dtype=torch.bfloat16)
     y, flush = torch.empty_like(x), torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
@@ -58,12 +69,10 @@ def main() -> int:
     for row in rows:
         row["gbytes_per_s"] = row["bytes"] / row["seconds_median"] * 1e-9
         print(f"{row['form']:22s} {row['seconds_median'] * 1e6:8.1f} us  {row['gbytes_per_s']:8.0f} GB/s")
-    if len(sys.argv) > 1:
+    if out:
         about = {"device": torch.cuda.get_device_name(), "commit": os.environ.get("TESSERA_COMMIT", "")}
         about.update(versions={"tessera": version(), "torch": torch.__version__}, shape=list(SHAPE), rows=rows)
-        with open(sys.argv[1], "w", encoding="utf-8") as file:
-            json.dump(about, file, indent=1)
-            file.write("\n")
+        Path(out).write_text(json.dumps(about, indent=1) + "\n")
     return 0
 
 

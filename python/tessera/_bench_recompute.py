@@ -29,6 +29,7 @@ from . import Problem, _c
 from . import _bench_ncu as ncu
 from ._bench_backward import BackwardCase, BackwardRunner, BackwardTextbook, Gradients, bind_gradients
 from ._bench_case import Baselines
+from ._bench_output import Parser, ended
 
 TEXTBOOK = "textbook"
 NCU_SECONDS = 60
@@ -177,14 +178,22 @@ def model_table(problems: list[str]) -> str:
     return "\n".join([HEAD, *map(table_line, rows)])
 
 
+def short_table(data: dict[str, Any]) -> str:
+    """The lines of a result file, one for each row of ours in a cell."""
+    return "\n".join([HEAD, *(line for row in data["rows"] for line in lines_of(row))])
+
+
+def lines_of(row: dict[str, Any]) -> list[str]:
+    return [table_line(row, kernel) for kernel in [name for name in row["steps"] if name != TEXTBOOK] or [None]]
+
+
 def main(options: argparse.Namespace, baselines: Baselines | None, results: dict[str, Any], sample: Any) -> int:
     """Every cell as it is measured, and the result file after each."""
     print(HEAD, flush=True)
     for text in options.problems:
         row = measure(text, options, baselines, sample)
         results["rows"].append(row)
-        for kernel in [name for name in row["steps"] if name != TEXTBOOK] or [None]:
-            print(table_line(row, kernel), flush=True)
+        print("\n".join(lines_of(row)), flush=True)
         for name, reason in row["refused"].items():
             print(f"  {name} left out: {reason}", flush=True)
         torch.cuda.empty_cache()
@@ -195,6 +204,7 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
 
 def profile(text: str) -> int:
     """A step of each way, in the process that ncu profiles."""
+    ncu.check([text], BackwardCase)
     torch.set_grad_enabled(False)
     calls, _ = steps_of(BackwardCase(text), [], Baselines.load())
     for name, call in calls.items():
@@ -204,6 +214,8 @@ def profile(text: str) -> int:
 
 def print_bytes(text: str) -> int:
     """What a step of each way moves, as ncu counts it."""
+    ncu.check([text], BackwardCase)
+    ncu.installed()
     try:
         counts = ncu.count_bytes("tessera._bench_recompute", ["--profile", text], NCU_SECONDS)
     except ValueError as error:
@@ -217,5 +229,13 @@ def print_bytes(text: str) -> int:
     return 0 if counts else 1
 
 
-if __name__ == "__main__":  # PROBLEM: bytes that its step moves
-    sys.exit(profile(sys.argv[2]) if sys.argv[1] == "--profile" else print_bytes(sys.argv[1]))
+def main_of_module(arguments: list[str] | None = None) -> int:
+    parser = Parser("tessera._bench_recompute", "Bytes of device memory that a step of a problem moves, as ncu counts.")
+    parser.add_argument("problem", metavar="PROBLEM")
+    parser.add_argument("--profile", action="store_true", help="the steps themselves, for the profiler")
+    options = parser.parse_args(arguments)
+    return ended(parser.prog, lambda: (profile if options.profile else print_bytes)(options.problem))
+
+
+if __name__ == "__main__":
+    sys.exit(main_of_module())

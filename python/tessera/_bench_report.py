@@ -163,32 +163,15 @@ def shares(ran: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def short_table(results: str) -> str:
+def short_table(data: dict[str, Any]) -> str:
     """The lines and the summary of a result file."""
-    data = json.loads(Path(results).read_text())
-    if data.get("suite") == "story":
-        return story_report().short_table(data)
-    if data.get("suite") == "ablations":
-        from . import _bench_ablations  # it imports this module
-
-        return _bench_ablations.short_table(data)
     rows = data["rows"]
     names = [name for name in PEERS if any(name in row["peers"] for row in rows)]
     return "\n".join([table_head(names), *(table_line(row, names) for row in rows), summary(rows)])
 
 
-def story_report() -> Any:
-    """Its own lines and picture; it imports this module."""
-    from . import _bench_story_report
-
-    return _bench_story_report
-
-
-def draw(results: str, picture: str) -> None:
+def draw(data: dict[str, Any], picture: str) -> None:
     """TFLOP/s over N, a panel a head dim and mask; grid cells alone."""
-    data = json.loads(Path(results).read_text())
-    if data.get("suite") == "story":
-        return story_report().draw(data, picture)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -203,6 +186,8 @@ def draw(results: str, picture: str) -> None:
             continue
         row["length"] = problem.seqlen_q
         panels.setdefault((problem.head_dim_qk, problem.right == 0), []).append(row)
+    if not panels:
+        raise ValueError("no cell of the grid that ran")
     dims = sorted({dim for dim, _ in panels})
     figure, axes = plt.subplots(2, len(dims), figsize=(4.2 * len(dims), 6.4), squeeze=False, sharex=True)
     for (dim, causal), rows in panels.items():

@@ -35,6 +35,7 @@ import torch
 from . import Problem
 from . import _bench_ncu as ncu
 from ._bench_case import DTYPES, Baselines, Case, Runner, Textbook
+from ._bench_output import BadInput, Parser, ended, read_results
 
 TEXTBOOK = "textbook"
 BUDGETS = {"fa1.32k": 32, "fa1": 64, "fa1.128k": 128, "fa1.200k": 200}  # KiB
@@ -187,6 +188,7 @@ def measure(text: str, options: argparse.Namespace, baselines: Baselines | None,
 
 def profile(cells: list[str]) -> int:
     """Each row of the cells once, in the process that ncu profiles."""
+    ncu.check(cells, Case)
     torch.set_grad_enabled(False)
     baselines = Baselines.load()
     for text in cells:
@@ -233,15 +235,12 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
     out = Path(options.out) if options.out else None
     if options.ncu == "only":
         if out is None or not out.is_file():
-            print("tessera.bench: --ncu only adds to the file of --out, which is not there", file=sys.stderr)
-            return 2
-        told, results = results, json.loads(out.read_text())
+            raise BadInput(f"--ncu only adds to the file of --out: {options.out}, expected a result file that is there")
+        told, results = results, read_results(options.out)
+        if results.get("suite") != "story":
+            raise BadInput(f"--out: {options.out!r}, expected a result file of --suite story")
         if told.get("device") != results.get("device"):
-            print(
-                f"tessera.bench: --out: {out} is of {results.get('device')!r}, expected {told.get('device')!r}",
-                file=sys.stderr,
-            )
-            return 2
+            raise BadInput(f"--out: {options.out!r} is of {results.get('device')!r}, expected {told.get('device')!r}")
     else:
         told = results
         results["suite"] = "story"
@@ -264,5 +263,12 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
     return 0 if counted else 1
 
 
+def main_of_module(arguments: list[str] | None = None) -> int:
+    parser = Parser("tessera._bench_story", "Runs each row of the cells once for a profiler.")
+    parser.add_argument("cells", nargs="+", metavar="PROBLEM")
+    options = parser.parse_args(arguments)
+    return ended(parser.prog, lambda: profile(options.cells))
+
+
 if __name__ == "__main__":
-    sys.exit(profile(sys.argv[1:]))
+    sys.exit(main_of_module())

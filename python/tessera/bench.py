@@ -48,10 +48,11 @@ from . import _bench_fp8 as fp8
 from . import _bench_peers as peers
 from . import _bench_recompute as recompute
 from . import _bench_story as story
+from . import _bench_story_report as story_report
 from . import Problem
 from ._bench_case import Baselines, Case, Runner
 from ._bench_host import describe
-from ._bench_output import output_file
+from ._bench_output import BadInput, Lacking, Parser, ended, number, output_file, shown
 from ._bench_report import draw, short_table, summary, table_head, table_line
 
 FLUSH_BYTES = 256 << 20  # several times the L2 cache of any device
@@ -258,10 +259,10 @@ def rms_errors(candidates: list[Candidate], case: Case) -> None:
         one.rms = case.rms_error(one.out, reference)
 
 
-def case_of(text: str) -> Case:
+def kind_of(text: str) -> type[Case]:
     if backward.is_backward(text):
-        return backward.BackwardCase(text)
-    return decode.DecodeCase(text) if decode.is_decode(text) else Case(text)
+        return backward.BackwardCase
+    return decode.DecodeCase if decode.is_decode(text) else Case
 
 
 def runner_of(case: Case) -> Any:
@@ -284,7 +285,7 @@ def own_candidates(case: Case, kernels: list[str]) -> list[Candidate]:
 
 def measure(text: str, options: argparse.Namespace, baselines: Baselines | None) -> dict[str, Any]:
     try:
-        case = case_of(text)
+        case = kind_of(text)(text)
         own = own_candidates(case, options.kernel)
     except NotImplementedError:  # not even the forward pass whose o and lse a backward pass needs
         own = []
@@ -358,19 +359,38 @@ def outlier_errors(options: argparse.Namespace) -> dict[str, float]:
     return errors
 
 
+def table_of(data: dict[str, Any]) -> str:
+    """The lines of a result file of any suite."""
+    if data.get("suite") == "story":
+        return story_report.short_table(data)
+    if data.get("suite") == "ablations":
+        return ablations.short_table(data)
+    if "copy_bytes_per_s" in data:
+        return append.short_table(data)
+    if "quantise_seconds" in data["rows"][0]:
+        return fp8.short_table(data)
+    return recompute.short_table(data) if "steps" in data["rows"][0] else short_table(data)
+
+
+def picture_of(data: dict[str, Any], picture: str) -> None:
+    """A picture of a result file. Lacking without matplotlib."""
+    try:
+        (story_report.draw if data.get("suite") == "story" else draw)(data, picture)
+    except ImportError as error:
+        raise Lacking(f"--draw: {error}") from None
+
+
 def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tessera.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("tessera.bench", __doc__)
     parser.add_argument("problems", nargs="*", metavar="PROBLEM")
     parser.add_argument("--suite", choices=SUITES)
     parser.add_argument("--dtype", choices=("bf16", "f16"), default="bf16", help="of a suite")
     parser.add_argument("--only", action="append", default=[], metavar="WORDS", help="as d128,causal or sq4096,full")
     parser.add_argument("--kernel", action="append", default=[], metavar="GLOB")
     parser.add_argument("--peers", default=",".join(peers.DEFAULT), help=f"of {','.join(peers.PEERS)}")
-    parser.add_argument("--seconds", type=float, default=0.6, help="of timed rounds a cell, about")
-    parser.add_argument("--rounds", type=int, default=40, help="at most")
-    parser.add_argument("--samples", type=int, default=3, help="a round and candidate")
+    parser.add_argument("--seconds", type=number(float, 0), default=0.6, help="of timed rounds a cell, about")
+    parser.add_argument("--rounds", type=number(int, 1), default=40, help="at most")
+    parser.add_argument("--samples", type=number(int, 1), default=3, help="a round and candidate")
     parser.add_argument("--eager", action="store_true", help="call, without CUDA graphs")
     parser.add_argument("--no-errors", action="store_true", help="leave the comparison with float64 out")
     parser.add_argument("--ncu", choices=("also", "only"), help="story: bytes by the profiler; only: into --out's file")
@@ -382,6 +402,13 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
     unknown = [name for name in options.peers if name not in peers.PEERS]
     if unknown:
         parser.error(f"--peers: {unknown[0]!r}, expected some of {', '.join(peers.PEERS)}")
+    if options.draw:
+        try:
+            output_file(options.draw[1])
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"--draw: {error}")
+    if options.ncu and options.suite != "story":
+        parser.error(f"--ncu: {options.ncu!r}, expected with --suite story")
     suite = SUITES[options.suite](options.dtype) if options.suite else []
     options.problems = chosen(options.problems + suite, options.only)
     if not options.problems and not options.table and not options.draw:
@@ -391,25 +418,29 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = arguments_of(arguments)
+    return ended("python -m tessera.bench", lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
     if options.table:
-        print(append.table_of(options.table) or fp8.table_of(options.table) or short_table(options.table))
+        print(shown(options.table, table_of))
         return 0
     if options.draw:
-        draw(*options.draw)
+        path, picture = options.draw
+        shown(path, lambda data: picture_of(data, picture))
         return 0
     torch.set_grad_enabled(False)
     if options.suite == "append":
         return append.main(options, {**describe(), "rows": []}, sample_calls)
+    for text in options.problems:
+        if kind_of(text).taken(text).device < 0 and options.suite != "story":
+            raise BadInput(f"{text!r}: a problem on the CPU, expected cuda; `tessera bench` times the CPU")
     if options.suite == "recompute" and not torch.cuda.is_available():
         print(recompute.model_table(options.problems))
     if options.suite == "story" and not torch.cuda.is_available():
         return story.main(options, Baselines.load(), {**describe(), "rows": []}, sample_calls)
     if not torch.cuda.is_available():
-        print("tessera.bench: torch sees no CUDA device", file=sys.stderr)
-        return 3
-    if any(Problem(text).device < 0 for text in options.problems):
-        print("tessera.bench: a problem on the CPU, expected cuda; `tessera bench` times the CPU", file=sys.stderr)
-        return 2
+        raise Lacking("torch sees no CUDA device")
     begin = time.perf_counter()
     baselines = Baselines.load()
     results: dict[str, Any] = {**describe(), "rows": []}

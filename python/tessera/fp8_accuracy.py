@@ -27,7 +27,7 @@ from typing import Any, Iterator
 import numpy as np
 
 from . import Quantized, attention, plan, quantize, version
-from ._bench_output import output_file
+from ._bench_output import Lacking, Parser, ended, number, output_file
 
 DIM, HEADS, SEED = 128, 8, 20240711
 BIAS_QUERIES = 256  # of the sweep over N: enough rows for a mean, and keys are what it is about
@@ -57,6 +57,8 @@ class Cuda:
     def __init__(self) -> None:
         import torch
 
+        if not torch.cuda.is_available():
+            raise Lacking("--device cuda: torch sees no CUDA device")
         self.torch = torch
         self.name = torch.cuda.get_device_name()
 
@@ -65,6 +67,13 @@ class Cuda:
 
     def get(self, x: Any) -> np.ndarray:
         return x.double().cpu().numpy()
+
+
+def place_of(device: str) -> Any:
+    try:
+        return Cuda() if device == "cuda" else Host()
+    except ImportError as error:
+        raise Lacking(f"--device {device}: {error}") from None
 
 
 def bfloat16(x: np.ndarray) -> np.ndarray:
@@ -115,15 +124,29 @@ class Float8:
     def quantize_v(self, v: Any, **options: Any) -> Quantized:
         return quantize(v, order=self.order, **options)
 
+    def arguments(self, q: Quantized, k: Quantized, v: Quantized) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        options = dict(q_scale=q.scale, k_scale=k.scale, v_scale=v.scale, v_mean=v.mean, v_order=self.order)
+        return (q.data, k.data, v.data), {**options, "out_dtype": "float32"}
+
+    def check(self) -> None:
+        """Lacking, where no row takes even short operands of one scale a head."""
+        ones = self.place.put(np.ones((1, 128, HEADS, DIM), np.float32))
+        operands, options = self.arguments(quantize(ones), quantize(ones), self.quantize_v(ones))
+        try:
+            with pinned(self.kernel):
+                plan(*operands, **options)
+        except NotImplementedError as error:
+            pin = f"--kernel {self.kernel}: " if self.kernel else ""
+            raise Lacking(pin + " ".join(str(error).split())) from None
+
     def row(self, about: dict[str, Any], right: np.ndarray, q: Quantized, k: Quantized, v: Quantized) -> dict[str, Any]:
         """A row of the table; a refusal is one too."""
-        arguments = dict(q_scale=q.scale, k_scale=k.scale, v_scale=v.scale, v_mean=v.mean, v_order=self.order)
-        arguments.update(out_dtype="float32")
+        operands, options = self.arguments(q, k, v)
         about = {**about, "dtype": "e4m3", "v_order": self.order}
         try:
             with pinned(self.kernel):
-                kernel = plan(q.data, k.data, v.data, **arguments).kernel
-                o = self.place.get(attention(q.data, k.data, v.data, **arguments))
+                kernel = plan(*operands, **options).kernel
+                o = self.place.get(attention(*operands, **options))
         except NotImplementedError as error:
             return {**about, "kernel": "", "refused": str(error).splitlines()[-1].strip()}
         return {**about, "kernel": kernel, **errors(o, right)}
@@ -191,17 +214,20 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tessera.fp8_accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("tessera.fp8_accuracy", __doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--kernel", metavar="GLOB", help="pins the row of float8 operands")
     parser.add_argument("--order", type=int, choices=(0, 1), default=0, help="v as rows, or as v_order 1")
-    parser.add_argument("--longest", type=int, default=16384, help="N of the sweep, at most (up to 131072)")
+    parser.add_argument("--longest", type=number(int, 1), default=16384, help="N of the sweep, at most (up to 131072)")
     parser.add_argument("--out", type=output_file, help="result file")
     options = parser.parse_args(arguments)
-    place = Cuda() if options.device == "cuda" else Host()
+    return ended(parser.prog, lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    place = place_of(options.device)
     float8 = Float8(place, options.order, options.kernel)
+    float8.check()
     rows = outlier_rows(place, float8) + bias_rows(place, float8, options.longest)
     for row in rows:
         print(line(row))
