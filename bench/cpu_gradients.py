@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tessera
 from tessera import _c
+from tessera._bench_output import BadInput, problem_of
 
 # As cpu_peers.TOLERANCE: root mean square of the error over that of the gradient, the worst of dq, dk and dv.
 TOLERANCE = {"f32": 5e-5, "f16": 1e-2, "bf16": 6e-2}
@@ -28,14 +29,14 @@ class Case:
     """One dense problem with full attention. Tensors are [batch, heads, seqlen, dim]."""
 
     def __init__(self, text: str, layout: str, threads: int):
-        self.problem = p = tessera.Problem(f"{text} layout={layout} threads={threads} cpu")
+        self.problem = p = problem_of(f"{text} layout={layout} threads={threads} cpu")
         self.layout = layout
         self.name = {_c.F32: "f32", _c.F16: "f16", _c.BF16: "bf16"}.get(p.q.dtype)
         if self.name is None or p.flags or p.left != -1 or p.right not in (-1, 0) or p.head_dim_qk != p.head_dim_v:
-            raise SystemExit(f"{text}: expected dense f32, f16 or bf16, full or causal, without terms, dv = d")
+            raise BadInput(f"{text!r}: expected dense f32, f16 or bf16, full or causal, without terms, dv = d")
         self.causal = p.right == 0
         if self.causal and p.seqlen_q != p.seqlen_k:
-            raise SystemExit(f"{text}: expected sq = sk with causal, where PyTorch ties the mask to the first key")
+            raise BadInput(f"{text!r}: expected sq = sk with causal, where PyTorch ties the mask to the first key")
         self.dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[self.name]
         torch.manual_seed(0)
         self.q = self.new(p.heads_q, p.seqlen_q)

@@ -51,12 +51,12 @@ class Case:
     """One dense problem with full attention, and `copies` of its caches. Tensors are [batch, heads, seqlen, dim]."""
 
     def __init__(self, text: str, layout: str, threads: int):
-        self.problem = p = tessera.Problem(f"{text} layout={layout} threads={threads} cpu")
+        self.problem = p = problem_of(f"{text} layout={layout} threads={threads} cpu")
         self.layout = layout
         self.name = {_c.F32: "f32", _c.F16: "f16", _c.BF16: "bf16"}.get(p.q.dtype)
         plain = p.layout_q == p.layout_kv == _c.DENSE and p.left == p.right == -1 and not p.flags
         if self.name is None or not plain or p.head_dim_qk != p.head_dim_v or p.k.dtype != p.q.dtype:
-            raise SystemExit(f"{text}: expected a dense f32, f16 or bf16 problem on cpu without masks or terms, dv = d")
+            raise BadInput(f"{text!r}: expected a dense f32, f16 or bf16 problem on cpu without masks or terms, dv = d")
         self.dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[self.name]
         self.group = p.heads_q // p.heads_kv
         self.decode = p.seqlen_q == 1
@@ -355,6 +355,16 @@ def table_line(row: dict[str, Any]) -> str:
 
 def main() -> int:
     options = parse_options()
+    return ended("cpu_peers.py", lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        output_file(options.out or os.devnull)
+    except argparse.ArgumentTypeError as error:
+        raise BadInput(f"--out: {error}") from None
+    if options.threads < 1:
+        raise BadInput(f"--threads: {options.threads}, expected 1 or more")
     torch.set_num_threads(options.threads)
     try:
         library: onednn_graph.Library | str = onednn_graph.Library(options.onednn)
@@ -401,6 +411,7 @@ import onednn_graph  # noqa: E402
 import tessera  # noqa: E402
 from tessera import _c  # noqa: E402
 from tessera._bench_host import commit, cpu_name, sources_sha256  # noqa: E402
+from tessera._bench_output import BadInput, ended, output_file, problem_of  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

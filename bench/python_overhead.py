@@ -78,6 +78,10 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
     parser.add_argument("--seqlen", type=int, default=16)
     arguments = parser.parse_args()
+    if arguments.seqlen < 1:
+        parser.error(f"--seqlen: {arguments.seqlen}, expected 1 or more")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.exit(3, "python_overhead.py: torch sees no CUDA device\n")
     kernel, micros = measure(arguments.device, arguments.seqlen)
     result = {
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else platform.processor() or "cpu",
