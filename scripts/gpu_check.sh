@@ -13,8 +13,9 @@
 # a build with -DTESSERA_ABLATIONS=ON),
 # "decode" (few queries over long caches), "append" (new rows into caches), "serving" (tessera_serve, whose tokens must
 # be those of its reference), "training" (examples/train_gpt2.py, two minutes), "quantize" (its tests, GB/s beside a
-# copy, what float8 costs in accuracy), and "fp8" (attention on float8: tests, the bench's grid, accuracy in both orders
-# of v)
+# copy, what float8 costs in accuracy), "fp8" (attention on float8: tests, the bench's grid, accuracy in both orders of
+# v), and "wheel": every Python test and the host time of a call with the wheels that lie in BUILD_DIR, installed
+# without a network into a folder of their own: GPU_CHECK=wheel gpu_check.sh DIR_OF_WHEELS
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 build_dir=$(cd "$1" && pwd)
@@ -94,6 +95,22 @@ if [[ $parts == *python* ]]; then
   start python 400 python3 -m pytest -q -rs -p no:cacheprovider "$source_dir/python/tests"
   finish python
   grep '^SKIPPED' "$output/python.log"
+fi
+# The file that users get, without the build and the tree's package.
+if [[ $parts == *wheel* ]]; then
+  site=$(mktemp -d)
+  wheel=$(find "$build_dir" -maxdepth 1 -name 'tessera-*.whl' | head -n 1)
+  installed=(env -u TESSERA_LIBRARY "PYTHONPATH=$site" "TESSERA_WHEEL=$wheel" python3)
+  start install 60 python3 -m pip install -q --no-index --no-deps --no-compile --target "$site" "$build_dir"/*.whl
+  finish install
+  start wheel_tests 420 "${installed[@]}" -m pytest -q -rs -p no:cacheprovider "$source_dir/python/tests"
+  finish wheel_tests
+  grep '^SKIPPED' "$output/wheel_tests.log"
+  start overhead 60 "${installed[@]}" "$source_dir/bench/python_overhead.py"
+  finish overhead
+  tee "$output/python-overhead.json" <"$output/overhead.log"
+  ls -l "$wheel"
+  "${installed[@]}" -m tessera
 fi
 # bench NAME SECONDS ARGUMENT...: cells beside the peers that python3 can import, the table, a result file.
 bench() {

@@ -1,10 +1,13 @@
 """python -m tessera: versions, devices and kernels of this installation."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import platform
 import sys
 
 import tessera
+from tessera._bench_output import Parser
 
 
 def _version(name: str) -> str:
@@ -34,7 +37,16 @@ def _torch_lines() -> list:
     ]
 
 
-def main() -> int:
+def _kernel_line(problem: str) -> str:
+    """The kernel of a problem, or in short why there is none."""
+    try:
+        return f"{problem}: {tessera.which(problem).kernel}"
+    except (NotImplementedError, RuntimeError) as error:
+        return f"{problem}: {str(error).splitlines()[0]}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    Parser("tessera", __doc__).parse_args(arguments)
     print(f"tessera {tessera.__version__} ({tessera.library_path})")
     print(f"python {platform.python_version()} on {platform.platform()}")
     for name in ("numpy", "jax", "cupy", "transformers"):
@@ -43,7 +55,9 @@ def main() -> int:
     print()
     print(tessera.devices().rstrip())
     for problem in ("fwd f32 hq8 sq1024 d64 causal", "fwd bf16 hq8 sq1024 d128 causal", "fwd bf16 hq8 sq1 sk4096 d128"):
-        print(f"{problem} cpu: {tessera.which(problem + ' cpu').kernel}")
+        print(_kernel_line(f"{problem} cpu"))
+    for problem in ("fwd bf16 hq8 sq1024 d128 causal", "fwd bf16 hq8 sq1 sk4096 d128", "bwd bf16 hq8 sq1024 d128"):
+        print(_kernel_line(f"{problem} cuda"))
     return 0
 
 

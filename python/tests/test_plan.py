@@ -1,6 +1,8 @@
 """Problem, Plan, explain, supports, devices, python -m tessera."""
 
+import inspect
 import json
+import re
 import subprocess
 import sys
 
@@ -152,10 +154,32 @@ def test_versions():
     assert tessera.__version__ == f"{major}.{minor}.{patch}"
 
 
+def test_public_functions_say_types_and_shapes():
+    shaped = {"append", "attention", "quantize", "sdpa"}
+    for name in tessera.__all__:
+        value = getattr(tessera, name)
+        if not callable(value):
+            continue
+        documented = inspect.getdoc(value) or ""
+        assert documented, name
+        if inspect.isfunction(value):
+            signature = inspect.signature(value)
+            types = [p.annotation for p in signature.parameters.values()] + [signature.return_annotation]
+            assert inspect.Signature.empty not in types, name
+        if name in shaped:
+            assert "[batch, seqlen" in documented or "[..., heads, seqlen" in documented, name
+            shaped.remove(name)
+    assert not shaped
+
+
 def test_module_main():
     done = subprocess.run([sys.executable, "-m", "tessera"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == ""
     assert tessera.version() in done.stdout and "numpy" in done.stdout and tessera.devices().strip() in done.stdout
+    assert re.search(r"^fwd bf16 hq8 sq1024 d128 causal cpu: cpu\.", done.stdout, re.MULTILINE)
+    assert re.search(r"^bwd bf16 hq8 sq1024 d128 cuda: (cuda\.|.*CUDA)", done.stdout, re.MULTILINE)
+    done = subprocess.run([sys.executable, "-m", "tessera", "--colour"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr == "python -m tessera: unrecognized arguments: --colour\n"
 
 
 def test_import_is_quick_and_brings_no_framework():

@@ -1,5 +1,7 @@
 """sdpa() beside torch's own, and torch's own with our kernels behind it."""
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -34,6 +36,14 @@ def same(o, q, k, v, *mask, **options):
     assert o.shape == expected.shape and o.dtype is q.dtype
     slack = {torch.float64: 1e-13, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}[o.dtype]
     assert (o.double() - expected).abs().max() <= slack * max(1, expected.abs().max())
+
+
+def test_the_signature_is_that_of_torch():
+    found = inspect.signature(tessera.sdpa).parameters.values()
+    text = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in found)
+    published = F.scaled_dot_product_attention.__doc__.split("(", 1)[1].split(")", 1)[0]
+    expected = "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False"
+    assert text == expected == " ".join(published.split())
 
 
 CASES = {
