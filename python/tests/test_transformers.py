@@ -143,6 +143,37 @@ def test_packed_sequences_do_not_see_one_another(device):
         assert torch.equal(o[:, 8:], one)
 
 
+def test_packed_sequences_keep_their_window(device):
+    """A band is no whole mask: cu_seq_lens still keep sequences apart; beside padding or a bias they are refused."""
+    utils, module = transformers.masking_utils, torch.nn.Module()
+    kind = torch.float32 if device == "cpu" else torch.bfloat16
+    q, k, v = (torch.randn(1, h, 19, 16, device=device).to(kind) for h in (4, 2, 2))
+    cu = torch.tensor([0, 8, 19], dtype=torch.int32, device=device)
+    lengths = dict(cu_seq_lens_q=cu, cu_seq_lens_k=cu, max_length_q=11, max_length_k=11)
+    window = utils.sliding_window_causal_mask_function(4)
+    mask = integration.mask_function(1, 19, 19, mask_function=window, device=device)
+    o, _ = integration.attention_function(module, q, k, v, mask, **lengths)
+    for rows in (slice(0, 8), slice(8, 19)):
+        one = tessera.attention(*(x[:, :, rows].transpose(1, 2) for x in (q, k, v)), window=(3, 0))
+        close(o[:, rows], one)
+    padding = torch.arange(19, device=device)[None] > 2
+    padded = integration.mask_function(1, 19, 19, attention_mask=padding, device=device)
+    for words, extra in ((padded, {}), (None, dict(position_bias=torch.zeros(1, 4, 19, 19, device=device)))):
+        with pytest.raises(NotImplementedError, match="cu_seq_lens_q: given beside"):
+            integration.attention_function(module, q, k, v, words, **lengths, **extra)
+
+
+def test_a_window_without_a_mask_is_not_lost(device):
+    kind, module = torch.float32 if device == "cpu" else torch.bfloat16, torch.nn.Module()
+    q, k, v = (torch.randn(2, h, 9, 16, device=device).to(kind) for h in (4, 2, 2))
+    o, _ = integration.attention_function(module, q, k, v, None, sliding_window=4)
+    close(o, tessera.attention(*(x.transpose(1, 2) for x in (q, k, v)), window=(3, 0)))
+    o, _ = integration.attention_function(module, q, k, v, None, sliding_window=9)
+    close(o, tessera.attention(*(x.transpose(1, 2) for x in (q, k, v)), causal=True))
+    with pytest.raises(ValueError, match="attention_mask: None beside sliding_window=4 and 9 keys"):
+        integration.attention_function(module, q, k, v, None, sliding_window=4, is_causal=False)
+
+
 def test_masks_of_ones_own(device):
     """4-D masks, bool or additive, are taken as they are: the diagonal and the first token only."""
     model = build(MODELS["llama, grouped heads"], device)

@@ -88,10 +88,18 @@ def mask_function(
     return compact
 
 
-def _read_mask(mask: torch.Tensor | None, causal: bool, q_length: int) -> tuple[tuple[int, int], torch.Tensor | None]:
+def _read_mask(
+    mask: torch.Tensor | None, causal: bool, q_length: int, kv_length: int, window: Any
+) -> tuple[tuple[int, int], torch.Tensor | None]:
     """(band, mask to apply) of what the model hands over."""
     if mask is None:
-        return ((-1, 0) if causal else _EVERYTHING), None
+        if not isinstance(window, int) or window >= kv_length:
+            return ((-1, 0) if causal else _EVERYTHING), None
+        if not causal:  # the mask function gives such a window as a whole mask
+            raise ValueError(
+                f"attention_mask: None beside sliding_window={window} and {kv_length} keys, expected a mask"
+            )
+        return (window - 1, 0), None
     tag = getattr(mask, _BAND, None)
     if tag is not None:
         band, padded = tag
@@ -127,21 +135,26 @@ def attention_function(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of a layer, called by transformers: query [batch, heads, q_length, dim], key and value
-    [batch, heads_kv, kv_length, dim] give ([batch, q_length, heads, dim], None). Windows come with the mask."""
+    [batch, heads_kv, kv_length, dim] give ([batch, q_length, heads, dim], None). Windows come with the mask; a causal
+    layer without one takes sliding_window's."""
     _refuse(dropout, kwargs)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    band, mask = _read_mask(attention_mask, bool(causal), query.shape[2])
+    band, mask = _read_mask(attention_mask, bool(causal), query.shape[2], key.shape[2], kwargs.get("sliding_window"))
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     extras = {}
     if s_aux is not None:
         extras["sinks"] = s_aux.float()
+    longest = (None, None)
+    cu_q, cu_k = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
+    # A whole mask, made from position_ids, keeps packed sequences apart by itself; a band and padding do not.
+    packed = cu_q is not None and (mask is None or hasattr(mask, _BAND))
+    if packed and (mask is not None or position_bias is not None):
+        beside = "padding" if mask is not None else "position_bias"
+        raise NotImplementedError(f"cu_seq_lens_q: given beside {beside}, and these kernels take packed rows without")
     if position_bias is not None:
         mask = _add(position_bias, mask)
     if mask is not None:
         extras["bias"] = mask
-    longest = (None, None)
-    cu_q, cu_k = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
-    packed = cu_q is not None and attention_mask is None
     if packed:
         extras.update(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k)
         longest = (kwargs.get("max_length_q"), kwargs.get("max_length_k"))
