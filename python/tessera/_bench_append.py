@@ -64,7 +64,7 @@ def taken(text: str, device: str) -> tuple[Problem, int]:
     words, own = split_words(text)
     p = problem_of(f"{words} {device}")
     others = [word for word in str(p).split()[8:-1] if not word.startswith(WORDS)]
-    if others or p.q.dtype not in ROUNDING or getattr(p, "pass") != _c.FORWARD or p.layout_q != _c.DENSE:
+    if others or p.q.dtype not in (_c.F16, _c.BF16) or getattr(p, "pass") != _c.FORWARD:
         wrong = f"{others[0]!r} in {text!r}" if others else repr(text)
         raise BadInput(f"{wrong}: expected fwd f16 or bf16, caches dense or paged=n, kv=int8 or e4m3, dv = d")
     new = own.get("new", "")

@@ -23,6 +23,7 @@ class BackwardCase(Case):
     """A dense backward problem with q, k, v and d_o, and o and lse as our forward pass gives them."""
 
     WORDS = ("dv", "causal", "window=", *FREE_WORDS)
+    PASS = "bwd"
     KIND = "a dense f16, bf16 or f32 problem backward, full, causal or window=n,0"
 
     def __init__(self, text: str):

@@ -41,7 +41,8 @@ class Case:
     # What a problem may say beside its extents (the beginnings of words), and in words.
     WORDS: tuple[str, ...] = ("dv", "causal", "window=", "packed", *FREE_WORDS)
     TYPES: tuple[int, ...] = tuple(DTYPES)
-    KIND = "a dense or packed f16, bf16 or f32 problem, full, causal or window=n,0"
+    PASS = "fwd"
+    KIND = "a dense or packed f16, bf16 or f32 problem forward, full, causal or window=n,0"
 
     def __init__(self, text: str, outliers: bool = False):
         self.problem = p = self.taken(text)
@@ -73,7 +74,7 @@ class Case:
         if p.layout_q != _c.PACKED:  # lengths_of() reads them there
             words += [word for word in text.split() if word.startswith("lens=")]
         others = [word for word in words if not word.startswith(cls.WORDS)]
-        if p.q.dtype not in cls.TYPES or p.right > 0 or others:
+        if not str(p).startswith(cls.PASS) or p.q.dtype not in cls.TYPES or p.right > 0 or others:
             wrong = f"{others[0]!r} in {text!r}" if others else repr(text)
             raise BadInput(f"{wrong}: expected {cls.KIND}")
         lengths_of(p, text)

@@ -56,7 +56,7 @@ def output_file(path: str) -> str:
 
 
 def number(kind: Callable[[str], Any], least: float) -> Callable[[str], Any]:
-    """The type of an argument that is a finite number of `kind` from `least` on."""
+    """The type of an argument that is a finite number, int or float, from `least` on."""
 
     def parsed(text: str) -> Any:
         try:
@@ -64,7 +64,8 @@ def number(kind: Callable[[str], Any], least: float) -> Callable[[str], Any]:
         except ValueError:
             value = least - 1
         if not least <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text!r}, expected {kind.__name__} from {least:g} on")
+            noun = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r}, expected {noun} from {least:g} on")
         return value
 
     return parsed

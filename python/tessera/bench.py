@@ -432,8 +432,9 @@ def run(options: argparse.Namespace) -> int:
     torch.set_grad_enabled(False)
     if options.suite == "append":
         return append.main(options, {**describe(), "rows": []}, sample_calls)
+    of_suite = {"story": Case, "recompute": backward.BackwardCase}
     for text in options.problems:
-        if kind_of(text).taken(text).device < 0 and options.suite != "story":
+        if of_suite.get(options.suite, kind_of(text)).taken(text).device < 0 and options.suite != "story":
             raise BadInput(f"{text!r}: a problem on the CPU, expected cuda; `tessera bench` times the CPU")
     if options.suite == "recompute" and not torch.cuda.is_available():
         print(recompute.model_table(options.problems))

@@ -44,10 +44,10 @@ WRONG = {
     "no problem": ([], "expected problem text or --suite"),
     "suite": (["--suite", "forwards"], "argument --suite: invalid choice: 'forwards'"),
     "dtype": (["--suite", "forward", "--dtype", "f64"], "argument --dtype: invalid choice: 'f64'"),
-    "samples": ([CELL, "--samples", "x"], "argument --samples: 'x', expected int from 1 on"),
+    "samples": ([CELL, "--samples", "x"], "argument --samples: 'x', expected a whole number from 1 on"),
     "unknown option": ([CELL, "--colour"], "unrecognized arguments: --colour"),
-    "rounds": ([CELL, "--rounds", "0"], "argument --rounds: '0', expected int from 1 on"),
-    "seconds": ([CELL, "--seconds", "nan"], "argument --seconds: 'nan', expected float from 0 on"),
+    "rounds": ([CELL, "--rounds", "0"], "argument --rounds: '0', expected a whole number from 1 on"),
+    "seconds": ([CELL, "--seconds", "nan"], "argument --seconds: 'nan', expected a number from 0 on"),
     "peer": ([CELL, "--peers", "flash,fa9"], "--peers: 'fa9', expected some of"),
     "only": (["--suite", "forward", "--only", "d96"], "--only words that some of them have"),
     "ncu": ([CELL, "--ncu", "also"], "--ncu: 'also', expected with --suite story"),
@@ -61,6 +61,11 @@ WRONG = {
     "backward": (["bwd bf16 b2 hq1 sq64 d64 packed cuda"], "'packed' in 'bwd bf16 b2 hq1 sq64 d64 packed cuda'"),
     "decode": (["fwd bf16 hq8 sq1 sk640 d64 lens=longtail cuda"], "lens=longtail"),
     "decode in f32": (["fwd f32 hq8 sq1 sk640 d64 cuda"], "expected an f16 or bf16 problem, full or causal"),
+    "forward in recompute": (
+        ["--suite", "recompute", CELL, "--only", "b1"],
+        "expected a dense f16, bf16 or f32 problem b",
+    ),
+    "backward in story": (["--suite", "story", "--only", "b9", "bwd f32 b9 sq64 d64 cpu"], "problem forward, full"),
     "on the CPU": (["fwd bf16 sq64 d64 cpu"], "a problem on the CPU, expected cuda"),
     "out": ([CELL, "--out", "absent/x.json"], "argument --out: 'absent/x.json' cannot be written, expected a file"),
     "out is a folder": ([CELL, "--out", "."], "argument --out: '.' cannot be written"),
@@ -85,6 +90,7 @@ def test_a_wrong_argument_of_the_bench(arguments, part, capsys):
         ("new=1 dv=32", "dv=32"),
         ("new=1 softcap=3", "'softcap=3' in"),
         ("new=1 packed", "'packed' in"),
+        ("new=1 o=f32", "'o=f32' in"),
     ],
 )
 def test_a_wrong_cell_of_the_append_suite(words, part, capsys, monkeypatch):
@@ -172,7 +178,12 @@ MODULES = {
     "story, CPU": (story.main_of_module, ["fwd bf16 sq64 d64 cpu"], 2, "a problem on the CPU, expected cuda"),
     "quantize, out": (quantize.main, ["absent/x.json"], 2, "argument out: 'absent/x.json' cannot be written"),
     "fp8, device": (fp8_accuracy.main, ["--device", "tpu"], 2, "invalid choice: 'tpu'"),
-    "fp8, longest": (fp8_accuracy.main, ["--longest", "0"], 2, "argument --longest: '0', expected int from 1 on"),
+    "fp8, longest": (
+        fp8_accuracy.main,
+        ["--longest", "0"],
+        2,
+        "argument --longest: '0', expected a whole number from 1 on",
+    ),
     "fp8, order": (fp8_accuracy.main, ["--order", "2"], 2, "argument --order: invalid choice: 2"),
 }
 
