@@ -45,7 +45,7 @@ def test_more_queries_than_keys_under_a_causal_mask(device):
     v.requires_grad_()
     o, lse = tessera.attention(q, k, v, causal=True, return_lse=True)
     near(o[0, :, 0], torch.tensor([0.0, 0, 0, 1, 2])[:, None].expand(5, 64), 0)
-    near(lse[0, 0], [-math.inf, -math.inf, -math.inf, 0, math.log(2)], 1e-6)
+    near(lse[0, 0], [-math.inf, -math.inf, -math.inf, 0, math.log(2)], 1e-5)
     dq, dk, dv = torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
     near(dv[0, :, 0], torch.tensor([1.5, 0.5])[:, None].expand(2, 64), 1e-6)
     assert not dq[:, :3].any() and dq.isfinite().all() and dk.isfinite().all()
@@ -123,7 +123,7 @@ def test_the_gradient_of_a_softcap(device):
     near(lse[0, 0], [2.063836], 1e-5 if device == "cpu" else 1e-3)
     near(o[0, 0, 0, :1], [0.873034], 1e-5 if device == "cpu" else 1e-3)
     dq, dk, _ = torch.autograd.grad(o, (q, k, v), d_o)
-    slack = 1e-6 if device == "cpu" else 4e-4
+    slack = 1e-6 if device == "cpu" else 1e-3
     near(dq[0, 0, 0, :1], [0.0078313], slack)
     near(dk[0, :, 0, 0], [-0.443383, 0.0313253], slack)
 
@@ -170,7 +170,7 @@ def test_scales_of_zero_and_below(device):
     v = torch.arange(4.0, device=device).to(q.dtype)[None, :, None, None].expand(1, 4, 1, 8).contiguous()
     o, lse = tessera.attention(q, k, v, causal=True, scale=0.0, return_lse=True)
     near(o[0, :, 0, 0], [0, 0.5, 1, 1.5], 1e-6 if device == "cpu" else 1e-3)
-    near(lse[0, 0], [math.log(i + 1) for i in range(4)], 1e-6)
+    near(lse[0, 0], [math.log(i + 1) for i in range(4)], 1e-5)
     q, k = torch.zeros_like(q), torch.zeros_like(k)
     q[..., 0], k[..., 0] = 1, v[..., 0]
     o, lse = tessera.attention(q[:, :1], k, v, scale=-1.0, return_lse=True)
