@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def run(name, *arguments, cwd):
     environment = {**os.environ, "PYTHONPATH": str(Path(tessera.__file__).parents[1])}
     command = [sys.executable, EXAMPLES / name, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=900)
 
 
 def cuda_or_skip(device):
