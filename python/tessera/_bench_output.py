@@ -90,4 +90,4 @@ def shown(path: str, show: Callable[[dict[str, Any]], Any]) -> Any:
         return show(results)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BadInput(f"{path!r} has rows of another kind ({what}); expected those of the bench") from None
+        raise BadInput(f"{path!r} cannot be shown ({what}); expected rows of python -m tessera.bench") from None

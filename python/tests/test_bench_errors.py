@@ -107,12 +107,12 @@ FILES = {
     "no text": (b"\xff\xfe\x00", "expected a result file of python -m tessera.bench"),
     "a list": ("[]", "has no `rows` of problems"),
     "no rows": ('{"rows": []}', "has no `rows` of problems"),
-    "a row of another tool": ('{"rows": [{"problem": "fwd bf16 sq8 d8", "median": 1}]}', "has rows of another kind"),
+    "a row of another tool": ('{"rows": [{"problem": "fwd bf16 sq8 d8", "median": 1}]}', "cannot be shown"),
     "another problem": (
         '{"rows": [{"problem": "fwd", "status": "refused", "reason": ""}]}',
-        "has rows of another kind",
+        "cannot be shown",
     ),
-    "a story of another tool": ('{"suite": "story", "rows": [{"problem": "fwd bf16 sq8 d8"}]}', "rows of another kind"),
+    "a story of another tool": ('{"suite": "story", "rows": [{"problem": "fwd bf16 sq8 d8"}]}', "cannot be shown"),
 }
 
 
