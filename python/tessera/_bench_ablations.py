@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import Problem
+from . import Plan
 from ._bench_case import Baselines, Case, Runner
+from ._bench_output import BadInput
 from ._bench_report import label
 
 # The full kernels, and what their ablations take back, in the order of the tables.
@@ -37,6 +37,22 @@ ABLATIONS = {
 
 def kernels() -> list[str]:
     return [name for full, steps in ABLATIONS.items() for name in (full, *(f"{full}.{step}" for step in steps))]
+
+
+def check(text: str) -> None:
+    """BadInput, where no ablation takes the problem."""
+    problem, refused = Case.taken(text), []
+    for name in (name for name in kernels() if name not in ABLATIONS):
+        problem.kernel = name
+        try:
+            Plan(problem)
+            return
+        except NotImplementedError as error:
+            refused.append(str(error).splitlines()[0])
+    raise BadInput(
+        f"{text!r}: no ablation runs, expected a library built with -DTESSERA_ABLATIONS=ON and a problem that they "
+        f"take ({'; '.join(dict.fromkeys(refused))})"
+    )
 
 
 def measure(text: str, options: argparse.Namespace, sample: Any) -> dict[str, Any]:
@@ -89,6 +105,8 @@ def short_table(results: dict[str, Any]) -> str:
 
 def main(options: argparse.Namespace, baselines: Baselines | None, results: dict[str, Any], sample: Any) -> int:
     """Both bandwidths, then every cell as it is measured, and the result file after each."""
+    for text in options.problems:
+        check(text)
     begin = time.perf_counter()
     results["suite"] = "ablations"
     if baselines is not None:
@@ -96,14 +114,6 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
         print(bandwidth_line(results), flush=True)
     for text in options.problems:
         cell = measure(text, options, sample)
-        if not any(name not in ABLATIONS for name in cell["rows"]):
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in cell["refused"].items())
-            print(
-                f"tessera.bench: {Problem(text)}: no ablation runs, expected a library built with "
-                f"-DTESSERA_ABLATIONS=ON and a problem that they take ({reasons})",
-                file=sys.stderr,
-            )
-            return 2
         results["rows"].append(cell)
         print("\n".join(lines_of(cell)), flush=True)
         torch.cuda.empty_cache()

@@ -17,9 +17,10 @@ from typing import Any, Callable
 
 import torch
 
-from . import Problem, attention, plan, quantize
+from . import Problem, _c, attention, plan, quantize
 from . import _bench_peers as peers
 from ._bench_case import Case, Runner
+from ._bench_output import BadInput
 from ._bench_report import label, rate
 from .fp8_accuracy import pinned
 
@@ -39,13 +40,24 @@ def suite(dtype: str) -> list[str]:
     ]
 
 
-class Fp8Case:
+class Fp8Case(Case):
     """A cell: the bfloat16 case of the same shape, and what the quantiser makes of it."""
 
+    WORDS = ("dv", "causal")
+    TYPES = (_c.E4M3,)
+    KIND = "a dense e4m3 problem forward, full or causal, hkv = hq"
+
     def __init__(self, text: str, dtype: str):
-        self.problem = Problem(text)
+        self.problem = self.taken(text)
         self.case = Case(text.replace("e4m3", dtype, 1))
         self.q, self.k, self.v, self.ordered = self.quantise(0) + self.quantise(1)[2:]
+
+    @classmethod
+    def taken(cls, text: str) -> Problem:
+        p = super().taken(text)
+        if p.heads_q != p.heads_kv:
+            raise BadInput(f"'hkv{p.heads_kv}' in {text!r}: expected {cls.KIND}")
+        return p
 
     def quantise(self, order: int) -> tuple[Any, Any, Any]:
         c = self.case
@@ -78,7 +90,7 @@ class Fp8Case:
         if peers.installed("fa3_fwd_config").CONFIG["build_flags"].get("FLASHATTENTION_DISABLE_FP8"):
             raise peers.Refused("built without e4m3")
         q, k, v = self.q, self.k, self.v
-        # One a sequence and key head; heads are not grouped here.
+        # One a sequence and key head.
         scales = {f"{name}_descale": one.scale[:, 0].contiguous() for name, one in (("q", q), ("k", k), ("v", v))}
         return lambda: module.flash_attn_func(q.data, k.data, v.data, causal=self.case.causal, **scales)
 

@@ -35,7 +35,7 @@ import torch
 from . import Problem
 from . import _bench_ncu as ncu
 from ._bench_case import DTYPES, Baselines, Case, Runner, Textbook
-from ._bench_output import BadInput, Parser, ended, read_results
+from ._bench_output import BadInput, Lacking, Parser, ended, read_results
 
 TEXTBOOK = "textbook"
 BUDGETS = {"fa1.32k": 32, "fa1": 64, "fa1.128k": 128, "fa1.200k": 200}  # KiB
@@ -233,16 +233,20 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
 
     begin = time.perf_counter()
     out = Path(options.out) if options.out else None
+    told = results
     if options.ncu == "only":
         if out is None or not out.is_file():
             raise BadInput(f"--ncu only adds to the file of --out: {options.out}, expected a result file that is there")
-        told, results = results, read_results(options.out)
+        results = read_results(options.out)
         if results.get("suite") != "story":
             raise BadInput(f"--out: {options.out!r}, expected a result file of --suite story")
         if told.get("device") != results.get("device"):
             raise BadInput(f"--out: {options.out!r} is of {results.get('device')!r}, expected {told.get('device')!r}")
-    else:
-        told = results
+    if options.ncu:
+        if not torch.cuda.is_available():
+            raise Lacking(f"--ncu {options.ncu}: torch sees no CUDA device")
+        ncu.installed()
+    if options.ncu != "only":
         results["suite"] = "story"
         if not torch.cuda.is_available():
             results["load_average"] = os.getloadavg()  # what others on the machine had to do
@@ -254,7 +258,7 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
                 torch.cuda.empty_cache()
             if out is not None:
                 out.write_text(json.dumps(results, indent=1) + "\n")
-    counted = add_counts(results, options.problems, told) if options.ncu and torch.cuda.is_available() else True
+    counted = add_counts(results, options.problems, told) if options.ncu else True
     results["crossover"] = report.crossovers(results["rows"])
     if out is not None:
         out.write_text(json.dumps(results, indent=1) + "\n")

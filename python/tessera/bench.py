@@ -116,6 +116,7 @@ SUITES = {
     "append": append.suite,
     "fp8": fp8.suite,
 }
+PINS_OF_SUITE = {"story": 0, "ablations": 0, "append": 0, "fp8": 1}  # at most; those of others are not limited
 
 
 def chosen(problems: list[str], only: list[str]) -> list[str]:
@@ -409,6 +410,9 @@ def arguments_of(arguments: list[str] | None) -> argparse.Namespace:
             parser.error(f"--draw: {error}")
     if options.ncu and options.suite != "story":
         parser.error(f"--ncu: {options.ncu!r}, expected with --suite story")
+    most = PINS_OF_SUITE.get(options.suite, len(options.kernel))
+    if len(options.kernel) > most:
+        parser.error(f"--kernel: {options.kernel[most]!r}, expected {most} of them with --suite {options.suite}")
     suite = SUITES[options.suite](options.dtype) if options.suite else []
     options.problems = chosen(options.problems + suite, options.only)
     if not options.problems and not options.table and not options.draw:
@@ -432,7 +436,7 @@ def run(options: argparse.Namespace) -> int:
     torch.set_grad_enabled(False)
     if options.suite == "append":
         return append.main(options, {**describe(), "rows": []}, sample_calls)
-    of_suite = {"story": Case, "recompute": backward.BackwardCase}
+    of_suite = {"story": Case, "recompute": backward.BackwardCase, "ablations": Case, "fp8": fp8.Fp8Case}
     for text in options.problems:
         if of_suite.get(options.suite, kind_of(text)).taken(text).device < 0 and options.suite != "story":
             raise BadInput(f"{text!r}: a problem on the CPU, expected cuda; `tessera bench` times the CPU")

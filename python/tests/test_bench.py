@@ -354,12 +354,6 @@ def test_ablations_stand_beside_their_full_kernel():
     assert told.splitlines()[0].endswith("7.5 to 1")
 
 
-def test_a_library_without_ablations_says_how_to_build_one(capsys):
-    options = SimpleNamespace(problems=["fwd f32 b1 hq1 sq8 d64 cpu"], no_errors=True, out=None)
-    assert ablations.main(options, None, {"rows": []}, lambda *_: []) == 2
-    assert "-DTESSERA_ABLATIONS=ON" in capsys.readouterr().err
-
-
 def test_a_storys_picture_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     cells = []

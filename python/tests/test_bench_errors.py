@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the bench needs PyTorch")
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: NumPy has no bfloat16 without it")
 
+from tessera import _bench_ablations as ablations  # noqa: E402
 from tessera import _bench_quantize as quantize  # noqa: E402
 from tessera import _bench_recompute as recompute  # noqa: E402
 from tessera import _bench_story as story  # noqa: E402
@@ -66,6 +67,26 @@ WRONG = {
         "expected a dense f16, bf16 or f32 problem b",
     ),
     "backward in story": (["--suite", "story", "--only", "b9", "bwd f32 b9 sq64 d64 cpu"], "problem forward, full"),
+    "backward in ablations": (
+        ["--suite", "ablations", "--only", "b9", "bwd bf16 b9 hq1 sq64 d64 cuda"],
+        "problem forward, full",
+    ),
+    "bf16 in fp8": (
+        ["--suite", "fp8", "--only", "b9", "fwd bf16 b9 hq1 sq64 d64 cuda"],
+        "expected a dense e4m3 problem",
+    ),
+    "window in fp8": (
+        ["--suite", "fp8", "--only", "b9", "fwd e4m3 b9 hq1 sq64 d64 window=8,0 cuda"],
+        "'window=8,0' in 'fwd e4m3 b9",
+    ),
+    "heads in fp8": (["--suite", "fp8", "--only", "b9", "fwd e4m3 b9 hq4 hkv2 sq64 d64 cuda"], "'hkv2' in"),
+    "CPU in fp8": (["--suite", "fp8", "--only", "b9", "fwd e4m3 b9 hq1 sq64 d64 cpu"], "on the CPU, expected cuda"),
+    "e4m3 elsewhere": (["fwd e4m3 sq64 d64 cuda"], "expected a dense or packed f16, bf16 or f32"),
+    "pin": (["--suite", "ablations", "--kernel", "cuda.*"], "--kernel: 'cuda.*', expected 0 of them with --suite"),
+    "pins": (
+        ["--suite", "fp8", "--kernel", "a", "--kernel", "b"],
+        "--kernel: 'b', expected 1 of them with --suite fp8",
+    ),
     "on the CPU": (["fwd bf16 sq64 d64 cpu"], "a problem on the CPU, expected cuda"),
     "out": ([CELL, "--out", "absent/x.json"], "argument --out: 'absent/x.json' cannot be written, expected a file"),
     "out is a folder": ([CELL, "--out", "."], "argument --out: '.' cannot be written"),
@@ -167,6 +188,30 @@ def test_a_file_to_add_counts_to(content, part, tmp_path, capsys):
     assert code == 2 and part in line
 
 
+def test_a_library_without_ablations_says_how_to_build_one(capsys):
+    options = bench.arguments_of(["--suite", "ablations", "--only", "b9", "fwd f32 b9 hq1 sq8 d64 cpu"])
+
+    def main(_):
+        return bench.ended("here", lambda: ablations.main(options, None, {"rows": []}, None))
+
+    code, line = outcome(main, None, capsys)
+    assert code == 2 and "'fwd f32 b9 hq1 sq8 d64 cpu'" in line and "-DTESSERA_ABLATIONS=ON" in line
+
+
+def test_a_profiler_that_is_not_there(monkeypatch, tmp_path, capsys):
+    """Told before the cells are measured."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    options = bench.arguments_of(["--suite", "story", "--ncu", "also"])
+
+    def main(_):
+        return bench.ended("here", lambda: story.main(options, None, {"rows": []}, None))
+
+    for begin, arguments in ((recompute.main_of_module, ["bwd bf16 sq64 d64 cuda"]), (main, None)):
+        code, line = outcome(begin, arguments, capsys)
+        assert code == 3 and "ncu is not installed" in line
+
+
 MODULES = {
     "recompute, nothing": (recompute.main_of_module, [], 2, "required: PROBLEM"),
     "recompute, two": (recompute.main_of_module, ["bwd bf16 sq64 d64 cuda", "x"], 2, "unrecognized arguments: x"),
@@ -199,6 +244,9 @@ def test_the_modules_beside_it(main, arguments, code, part, capsys):
     "main,arguments",
     [
         (bench.main, [CELL]),
+        (bench.main, ["--suite", "ablations"]),
+        (bench.main, ["--suite", "fp8"]),
+        (bench.main, ["--suite", "story", "--ncu", "also", "--only", "hq16,sq64"]),
         (recompute.main_of_module, ["bwd bf16 sq64 d64 cuda"]),
         (recompute.main_of_module, ["--profile", "bwd bf16 sq64 d64 cuda"]),
         (story.main_of_module, [CELL]),
