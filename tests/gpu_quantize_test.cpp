@@ -6,6 +6,21 @@ namespace {
 
 const std::vector<int32_t> kFrom = {TESSERA_BF16, TESSERA_F16, TESSERA_F32};
 
+// Runs `cpu` and the same call on a device.
+void expect_bits_of_the_cpu(QuantizeCase& cpu) {
+  tessera_status status{};
+  ASSERT_EQ(cpu.run(&status), TESSERA_OK) << status.message;
+  QuantizeCase gpu = cpu;
+  gpu.y = cpu.y.clone();
+  if (!cpu.scale.absent()) gpu.scale = cpu.scale.clone();
+  if (!cpu.mean.absent()) gpu.mean = cpu.mean.clone();
+  const OnGpu target;
+  ASSERT_EQ(gpu.run(&status), TESSERA_OK) << status.message;
+  EXPECT_TRUE(cpu.mean.absent() || gpu.mean.same_bits(cpu.mean)) << "mean";
+  EXPECT_TRUE(cpu.scale.absent() || gpu.scale.same_bits(cpu.scale)) << "scale";
+  EXPECT_TRUE(gpu.y.same_bits(cpu.y)) << "y";
+}
+
 // The device's bytes and scales are the CPU's, means of numbers whose sums float64 holds too.
 TEST(GpuQuantize, HasTheBitsOfTheCpu) {
   if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
@@ -20,16 +35,36 @@ TEST(GpuQuantize, HasTheBitsOfTheCpu) {
           cpu.rotate(5);
           cpu.subtract_mean();
           if (order == 1) cpu.set_order();
-          tessera_status status{};
-          ASSERT_EQ(cpu.run(&status), TESSERA_OK) << status.message;
-          QuantizeCase gpu = cpu;
-          gpu.y = cpu.y.clone(), gpu.scale = cpu.scale.clone(), gpu.mean = cpu.mean.clone();
-          const OnGpu target;
-          ASSERT_EQ(gpu.run(&status), TESSERA_OK) << status.message;
-          EXPECT_TRUE(gpu.mean.same_bits(cpu.mean)) << "mean";
-          EXPECT_TRUE(gpu.scale.same_bits(cpu.scale)) << "scale";
-          EXPECT_TRUE(gpu.y.same_bits(cpu.y)) << "y";
+          expect_bits_of_the_cpu(cpu);
         }
+}
+
+// Rows that a block holds in registers: every head_dim's share of a warp, extent of scales, order and transformation,
+// a tile that is full and one that is not. Infinities are no largest magnitude.
+TEST(GpuQuantize, HeldRowsHaveTheBitsOfTheCpu) {
+  if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  size_t turn = 0;
+  for (const int32_t dim : {16, 48, 64, 96, 112, 128, 192, 256})
+    for (const bool rotated : {false, true})
+      for (const auto& [cells, scale_rows] : {std::pair{-1, 0}, {0, 0}, {5, 0}, {7, 128}, {7, 1}, {3, 1}}) {
+        const int32_t from = kFrom[turn % 3], to = turn / 3 % 2 == 0 ? TESSERA_E4M3 : TESSERA_INT8;
+        const bool order = (turn / 2 + turn / 12) % 2 == 1, mean = turn % 5 == 2;
+        ++turn;
+        SCOPED_TRACE(::testing::Message()
+                     << name_of(from) << " to " << name_of(to) << " d " << dim << " cells " << cells << " of "
+                     << scale_rows << " rows, rotated " << rotated << " order " << order << " mean " << mean);
+        QuantizeCase cpu(from, to, {.batch = 1, .seqlen = 141, .heads = 2, .head_dim = dim});
+        cpu.set_scales(cells, scale_rows);
+        if (rotated) cpu.rotate(11);
+        if (mean) cpu.subtract_mean();
+        if (order) cpu.set_order();
+        if (!rotated)
+          cpu.x.fill([&](int64_t, int64_t i, int64_t h, int64_t e) {
+            if ((i * 31 + h * 7 + e) % 509 == 3) return i % 2 == 0 ? HUGE_VAL : -HUGE_VAL;
+            return static_cast<double>((i * 37 + h * 11 + e * 53) % 257 - 128) / 32;
+          });
+        expect_bits_of_the_cpu(cpu);
+      }
 }
 
 // Nobody has looked at cu_seqlens before the launch: a sequence that leaves the arrays is left out, others are right.

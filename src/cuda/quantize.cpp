@@ -60,8 +60,13 @@ int run_quantize_cuda(const Quantize& quantize, void* stream, tessera_status* st
   params.ordered = quantize.ordered();
   for (int32_t c = 0; c < args.head_dim && quantize.rotation > 0; ++c)
     params.negated[c / 32] |= uint32_t{rotation_negates(args.seed, c)} << c % 32;
+  params.by_heads = cuda::Divisor(static_cast<uint32_t>(args.heads));
+  params.by_batch = cuda::Divisor(static_cast<uint32_t>(args.batch));
+  params.by_held = cuda::Divisor(static_cast<uint32_t>(args.head_dim / cuda::kHeldChannels));
   params.x_aligned = is_aligned(args.x_data, params.x_stride, dtype_bytes(quantize.x.dtype), 16);
   params.y_aligned = is_aligned(args.y_data, params.y_stride, 1, params.ordered ? 16 : 8);
+  params.held = args.head_dim % cuda::kHeldChannels == 0 && args.head_dim <= cuda::kMostHeldDim && params.x_aligned &&
+                is_aligned(args.y_data, params.y_stride, 1, 16) && is_aligned(params.mean, {}, 4, 16);
   const bool own_scales = args.scale_data != nullptr && quantize.tiles_own_cells();
   cuda::DeviceScope scope(args.device);
   if (scope.error() != cudaSuccess) return scope.finish(scope.error(), "quantize: making the device current", status);

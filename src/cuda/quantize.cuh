@@ -1,49 +1,23 @@
-// Quantisation: what tessera_quantize_args describes. A block takes 128 rows of one head, a thread 4 rows of 8 channels
-// at a time: rows 16 g + 2 q + {0, 1, 8, 9}, which order 1 puts into 4 neighbouring slots.
+// Quantisation: what tessera_quantize_args describes, for any head_dim and alignment; quantize_held.cuh takes the rest.
+// A block takes 128 rows of one head, a thread 4 rows of 8 channels at a time: rows 16 g + 2 q + {0, 1, 8, 9}, which
+// order 1 puts into 4 neighbouring slots.
 //   x [batch, seqlen, heads, head_dim] or packed -> y like x, or [batch, heads, head_dim, slots]; scale, mean
 // Passes over x: one for means, one for largest magnitudes (none where a block's rows have scales of their own: it
-// reads its 32 KB twice, the second time from a cache), one for y. Work: log2(rotation) + 4 operations an element;
-// bound by the bytes: of bf16 2 an element and pass, and 1 written.
+// reads its 32 KB twice, the second time from a cache), one for y. Each pass walks opposite to the one before it, so
+// that it meets first what the L2 cache still holds. Work: log2(rotation) + 4 operations an element; bound by the
+// bytes: of bf16 2 an element and pass, and 1 written.
 // Shared memory: largest magnitudes 512 B; order 1: head_dim rows of 132 bytes.
 // Invariants: arithmetic as src/quantize.cpp's, operation by operation; whatever cu_seqlens hold, nothing outside of
 // the arrays is read or written.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
-#include "element.hpp"
-#include "ptx/convert.cuh"
-#include "quantize_math.hpp"
-#include "quantize_params.hpp"
+#include "quantize_common.cuh"
 #include "unit_io.cuh"
 
 namespace tessera::cuda {
-
-inline constexpr int kQuadRows = 4;
-
-struct QuantizeRows {
-  int64_t first, count;  // rows of the sequence in x
-  int64_t slot;          // first of the sequence in y, order 1
-};
-
-__device__ __forceinline__ QuantizeRows sequence_rows(const QuantizeParams& p, int batch) {
-  if (p.cu_seqlens == nullptr) return {0, p.seqlen, 0};
-  const int64_t first = p.cu_seqlens[batch], end = p.cu_seqlens[batch + 1];
-  if (first < 0 || end < first || end > p.total || end - first > p.seqlen) return {0, 0, 0};
-  return {first, end - first, core::packed_first_slot(first, batch)};
-}
-
-__device__ __forceinline__ const char* row_of_x(const QuantizeParams& p, int batch, int64_t row, int head) {
-  const int64_t outer = p.cu_seqlens == nullptr ? batch * p.x_stride.batch : 0;
-  return static_cast<const char*>(p.x) +
-         (outer + row * p.x_stride.row + head * p.x_stride.head) * (p.x_dtype == TESSERA_F32 ? 4 : 2);
-}
-__device__ __forceinline__ float* scale_cell(const QuantizeParams& p, int batch, int64_t row, int head) {
-  const int64_t block = p.scale_rows > 0 ? row / p.scale_rows : 0;
-  return p.scale + batch * p.scale_stride[0] + block * p.scale_stride[1] + head * p.scale_stride[2];
-}
-// Row i of 4 in quad `quad` of a tile.
-__device__ __forceinline__ int quad_row(int quad, int i) { return quad / 4 * 16 + quad % 4 * 2 + i % 2 + i / 2 * 8; }
 
 // 8 channels of a row, less the mean, rotated. Threads of one row are neighbours, and all of a warp come here.
 __device__ __forceinline__ Unit transform_unit(const QuantizeParams& p, Unit unit, const float* mean, int first,
@@ -79,28 +53,13 @@ __device__ __forceinline__ Unit transform_unit(const QuantizeParams& p, Unit uni
   return unit;
 }
 
-__device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, float b, float c, float d) {
-  if (p.y_dtype == TESSERA_INT8) {
-    const auto one = [](float x) { return uint32_t{static_cast<uint8_t>(core::float_to_int8(x))}; };
-    return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
-  }
-  if constexpr (ptx::kConvertsE4m3) {
-    return ptx::pack_e4m3(a, b, c, d);
-  } else {
-    const auto one = [](float x) { return uint32_t{core::float_bits_to_e4m3(__float_as_uint(x))}; };
-    return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
-  }
-}
-
 // What a block works on, and its walk over quads of rows.
 class QuantizeTile {
  public:
   __device__ explicit QuantizeTile(const QuantizeParams& params) : p_(params) {
-    uint32_t index = blockIdx.x;
-    head_ = static_cast<int>(index % static_cast<uint32_t>(p_.heads));
-    index /= static_cast<uint32_t>(p_.heads);
-    begin_ = int64_t{index % static_cast<uint32_t>(p_.tiles)} * kQuantizeRows;
-    batch_ = static_cast<int>(index / static_cast<uint32_t>(p_.tiles));
+    const QuantizePlace place = place_of_block(p_);
+    head_ = place.head, batch_ = place.batch;
+    begin_ = int64_t{place.tile} * kQuantizeRows;
     rows_ = sequence_rows(p_, batch_);
     const int64_t left = rows_.count - begin_;
     count_ = static_cast<int>(left < kQuantizeRows ? left : kQuantizeRows);
@@ -108,6 +67,7 @@ class QuantizeTile {
   }
   __device__ bool empty() const { return count_ <= 0; }
   __device__ int count() const { return count_; }
+  __device__ int64_t begin() const { return begin_; }
   __device__ float* cell(int row) const { return scale_cell(p_, batch_, begin_ + row, head_); }
 
   // Calls f(quad, first channel, channels, units[4]) for all of the tile; rows past the end are 0. A warp's threads
@@ -225,21 +185,12 @@ class QuantizeTile {
   int batch_, head_, count_, units_;
 };
 
-// Every cell becomes 0, or the scale of the largest magnitude that it holds.
-template <bool kFinish>
-__global__ void __launch_bounds__(kQuantizeThreads) quantize_cells_kernel(const __grid_constant__ QuantizeParams p) {
-  const int64_t count = p.cells[0] * p.cells[1] * p.cells[2], step = int64_t{gridDim.x} * kQuantizeThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kQuantizeThreads + threadIdx.x; i < count; i += step) {
-    const int64_t head = i % p.cells[2], block = i / p.cells[2] % p.cells[1], batch = i / p.cells[2] / p.cells[1];
-    float* cell = p.scale + batch * p.scale_stride[0] + block * p.scale_stride[1] + head * p.scale_stride[2];
-    *cell = kFinish ? core::scale_of_largest(*cell, p.limit) : 0.0f;
-  }
-}
-
-// Means of 64 channels of a head: sums in float64, each thread's rows 32 apart, then these in order.
-__global__ void __launch_bounds__(kQuantizeThreads) quantize_means_kernel(const __grid_constant__ QuantizeParams p) {
-  constexpr int kLanes = kQuantizeMeanChannels / kAppendUnit, kRows = kQuantizeThreads / kLanes;
-  __shared__ double sums[kRows][kQuantizeMeanChannels];
+// Means of 64 channels of a head: sums in float64, each thread's rows 128 apart, then 4 threads' of a warp, then these
+// in order. A block for each multiprocessor is usual, so that only its own threads hide latency.
+__global__ void __launch_bounds__(kQuantizeMeanThreads)
+    quantize_means_kernel(const __grid_constant__ QuantizeParams p) {
+  constexpr int kLanes = kQuantizeMeanChannels / kAppendUnit, kRows = kQuantizeMeanThreads / kLanes, kWarp = 32;
+  __shared__ double sums[kQuantizeMeanThreads / kWarp][kQuantizeMeanChannels];
   const int chunks = (p.dim + kQuantizeMeanChannels - 1) / kQuantizeMeanChannels;
   uint32_t index = blockIdx.x;
   const int chunk = static_cast<int>(index % static_cast<uint32_t>(chunks));
@@ -256,17 +207,21 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_means_kernel(const 
     const Unit unit = load_unit(row_of_x(p, batch, rows.first + row, head), p.x_dtype, first, channels, p.x_aligned);
 #pragma unroll
     for (int i = 0; i < kAppendUnit; ++i) {
-      const bool finite = (__float_as_uint(unit.x[i]) & 0x7fffffffu) < 0x7f800000u;
-      sum[i] += finite ? static_cast<double>(unit.x[i]) : 0.0;
+      const bool finite = fabsf(unit.x[i]) < INFINITY;
+      sum[i] += static_cast<double>(finite ? unit.x[i] : 0.0f);
     }
   }
 #pragma unroll
-  for (int i = 0; i < kAppendUnit; ++i) sums[own][lane * kAppendUnit + i] = sum[i];
+  for (int i = 0; i < kAppendUnit; ++i) {
+#pragma unroll
+    for (int lanes = kLanes; lanes < kWarp; lanes *= 2) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], lanes);
+    if (threadIdx.x % kWarp < kLanes) sums[threadIdx.x / kWarp][lane * kAppendUnit + i] = sum[i];
+  }
   __syncthreads();
   const int channel = static_cast<int>(threadIdx.x);
   if (channel >= kQuantizeMeanChannels || chunk * kQuantizeMeanChannels + channel >= p.dim) return;
   double total = 0;
-  for (int i = 0; i < kRows; ++i) total += sums[i][channel];
+  for (int i = 0; i < kQuantizeMeanThreads / kWarp; ++i) total += sums[i][channel];
   p.mean[(int64_t{batch} * p.heads + head) * p.dim + chunk * kQuantizeMeanChannels + channel] =
       rows.count > 0 ? static_cast<float>(total / static_cast<double>(rows.count)) : 0.0f;
 }
@@ -277,31 +232,19 @@ __global__ void __launch_bounds__(kQuantizeThreads) quantize_largest_kernel(cons
   const QuantizeTile tile(p);
   if (tile.empty()) return;
   tile.find_largest(largest);
-  const int row = static_cast<int>(threadIdx.x);
-  if (row < (p.scale_rows == 1 ? tile.count() : 1))
-    atomicMax(reinterpret_cast<uint32_t*>(tile.cell(row)), largest[row]);
+  gather_largest(p, tile, largest);
 }
 
-// y, under scales that lie there or, where kOwn, that the block finds.
+// y, under scales that the cells hold or, where kOwn, that the block finds.
 template <bool kOwn>
 __global__ void __launch_bounds__(kQuantizeThreads, 2) quantize_store_kernel(const __grid_constant__ QuantizeParams p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ uint32_t largest[kQuantizeRows];
   __shared__ float inverse[kQuantizeRows];
   const QuantizeTile tile(p);
+  if (kOwn && !tile.empty()) tile.find_largest(largest);
+  finish_scales<kOwn>(p, tile, largest, inverse);
   if (tile.empty()) return;
-  if constexpr (kOwn) tile.find_largest(largest);
-  const int row = static_cast<int>(threadIdx.x);
-  if (row < (p.scale_rows == 1 ? kQuantizeRows : 1)) {
-    float scale = 1.0f;  // also of what fills up a group of 16 rows
-    if (kOwn && row < tile.count()) {
-      scale = core::scale_of_largest(__uint_as_float(largest[row]), p.limit);
-      *tile.cell(row) = scale;
-    } else if (!kOwn && p.scale != nullptr && row < tile.count()) {
-      scale = *tile.cell(row);
-    }
-    inverse[row] = __fdiv_rn(1.0f, scale);
-  }
   __syncthreads();
   tile.store(inverse, reinterpret_cast<uint32_t*>(shared));
 }

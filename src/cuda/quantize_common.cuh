@@ -1,0 +1,111 @@
+// What both forms of the kernels of a quantisation share (quantize.cuh, quantize_held.cuh): where a block's rows lie,
+// its bytes, the cells of its scales.
+// Largest magnitudes are gathered with the sign bit set, which tells them from scales; whoever stores y under
+// such a cell replaces it by its scale, all of them by the same one.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "element.hpp"
+#include "ptx/convert.cuh"
+#include "ptx/math.cuh"
+#include "quantize_math.hpp"
+#include "quantize_params.hpp"
+
+namespace tessera::cuda {
+
+inline constexpr int kQuadRows = 4;
+
+struct QuantizeRows {
+  int64_t first, count;  // rows of the sequence in x
+  int64_t slot;          // first of the sequence in y, order 1
+};
+
+__device__ __forceinline__ QuantizeRows sequence_rows(const QuantizeParams& p, int batch) {
+  if (p.cu_seqlens == nullptr) return {0, p.seqlen, 0};
+  const int64_t first = p.cu_seqlens[batch], end = p.cu_seqlens[batch + 1];
+  if (first < 0 || end < first || end > p.total || end - first > p.seqlen) return {0, 0, 0};
+  return {first, end - first, core::packed_first_slot(first, batch)};
+}
+
+__device__ __forceinline__ const char* row_of_x(const QuantizeParams& p, int batch, int64_t row, int head) {
+  const int64_t outer = p.cu_seqlens == nullptr ? batch * p.x_stride.batch : 0;
+  return static_cast<const char*>(p.x) +
+         (outer + row * p.x_stride.row + head * p.x_stride.head) * (p.x_dtype == TESSERA_F32 ? 4 : 2);
+}
+__device__ __forceinline__ float* scale_cell(const QuantizeParams& p, int batch, int64_t row, int head) {
+  const int64_t block = p.scale_rows > 0 ? row / p.scale_rows : 0;
+  return p.scale + batch * p.scale_stride[0] + block * p.scale_stride[1] + head * p.scale_stride[2];
+}
+// Which 128 rows of which head a block takes: those of all sequences before the next ones, as the means are walked.
+struct QuantizePlace {
+  int batch, tile, head;
+};
+__device__ __forceinline__ QuantizePlace place_of_block(const QuantizeParams& p) {
+  const uint32_t index = p.reversed ? gridDim.x - 1 - blockIdx.x : blockIdx.x, outer = p.by_heads.divide(index);
+  const uint32_t tile = p.by_batch.divide(outer);
+  return {static_cast<int>(outer - tile * p.by_batch.value), static_cast<int>(tile),
+          static_cast<int>(index - outer * p.by_heads.value)};
+}
+// Row i of 4 in quad `quad` of a tile.
+__device__ __forceinline__ int quad_row(int quad, int i) { return quad / 4 * 16 + quad % 4 * 2 + i % 2 + i / 2 * 8; }
+
+__device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, float b, float c, float d) {
+  if (p.y_dtype == TESSERA_INT8) {
+    // core::float_to_int8, whose sum has the number in its lowest byte.
+    const auto one = [](float x) {
+      return __float_as_uint((x != x ? 0.0f : fminf(fmaxf(x, -127.0f), 127.0f)) + 0x1.8p23f);
+    };
+    return ptx::permute_bytes(ptx::permute_bytes(one(a), one(b), 0x0040), ptx::permute_bytes(one(c), one(d), 0x0040),
+                              0x5410);
+  }
+  if constexpr (ptx::kConvertsE4m3) {
+    return ptx::pack_e4m3(a, b, c, d);
+  } else {
+    const auto one = [](float x) { return uint32_t{core::float_bits_to_e4m3(__float_as_uint(x))}; };
+    return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
+  }
+}
+
+// Every cell becomes cell_value.
+__global__ void __launch_bounds__(kQuantizeThreads) quantize_cells_kernel(const __grid_constant__ QuantizeParams p) {
+  const int64_t count = p.cells[0] * p.cells[1] * p.cells[2], step = int64_t{gridDim.x} * kQuantizeThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kQuantizeThreads + threadIdx.x; i < count; i += step) {
+    const int64_t head = i % p.cells[2], block = i / p.cells[2] % p.cells[1], batch = i / p.cells[2] / p.cells[1];
+    p.scale[batch * p.scale_stride[0] + block * p.scale_stride[1] + head * p.scale_stride[2]] = p.cell_value;
+  }
+}
+
+// The largest magnitudes that a block found into the cells of its `count` rows.
+template <class Tile>
+__device__ __forceinline__ void gather_largest(const QuantizeParams& p, const Tile& tile, const uint32_t* largest) {
+  for (int row = static_cast<int>(threadIdx.x); row < (p.scale_rows == 1 ? tile.count() : 1);
+       row += static_cast<int>(blockDim.x))
+    atomicMax(reinterpret_cast<uint32_t*>(tile.cell(row)), 0x80000000u | largest[row]);
+}
+
+// The scales of a block's rows into its cells, also of rows that the sequence lacks, and their inverses into shared
+// memory. kOwn: of the largest magnitudes that the block found.
+template <bool kOwn, class Tile>
+__device__ __forceinline__ void finish_scales(const QuantizeParams& p, const Tile& tile, const uint32_t* largest,
+                                              float* inverse) {
+  for (int row = static_cast<int>(threadIdx.x); row < (p.scale_rows == 1 ? kQuantizeRows : 1);
+       row += static_cast<int>(blockDim.x)) {
+    float scale = 1.0f;
+    if (p.scale != nullptr && tile.begin() + row < p.seqlen) {
+      float* cell = tile.cell(row);
+      const uint32_t found =
+          kOwn ? 0x80000000u | (row < tile.count() ? largest[row] : 0) : *reinterpret_cast<volatile uint32_t*>(cell);
+      if (found >> 31 != 0) {
+        scale = core::scale_of_largest(__uint_as_float(found & 0x7fffffffu), p.limit);
+        *cell = scale;
+      } else {
+        scale = __uint_as_float(found);
+      }
+    }
+    inverse[row] = __fdiv_rn(1.0f, scale);
+  }
+}
+
+}  // namespace tessera::cuda
