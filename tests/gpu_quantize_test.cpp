@@ -67,6 +67,19 @@ TEST(GpuQuantize, HeldRowsHaveTheBitsOfTheCpu) {
       }
 }
 
+// More rows than a block of the means loads at once, and some more; threads that have no channel.
+TEST(GpuQuantize, MeansOfManyRowsHaveTheBitsOfTheCpu) {
+  if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  for (const int32_t from : kFrom)
+    for (const int32_t dim : {96, 20}) {
+      SCOPED_TRACE(::testing::Message() << name_of(from) << " d " << dim);
+      QuantizeCase cpu(from, TESSERA_E4M3, {.batch = 1, .seqlen = 1300, .heads = 1, .head_dim = dim});
+      cpu.set_scales(0);
+      cpu.subtract_mean();
+      expect_bits_of_the_cpu(cpu);
+    }
+}
+
 // Nobody has looked at cu_seqlens before the launch: a sequence that leaves the arrays is left out, others are right.
 TEST(GpuQuantize, SequencesOutOfRangeAreLeftOut) {
   if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;

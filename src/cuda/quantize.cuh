@@ -186,7 +186,9 @@ class QuantizeTile {
 };
 
 // Means of 64 channels of a head: sums in float64, each thread's rows 128 apart, then 4 threads' of a warp, then these
-// in order. A block for each multiprocessor is usual, so that only its own threads hide latency.
+// in order. A block for each multiprocessor is usual, so that only its own threads hide latency: each has the loads of 4
+// rows in flight, which branches between them would not let it. kFrom: the dtype where whole units are aligned, or -1.
+template <int32_t kFrom>
 __global__ void __launch_bounds__(kQuantizeMeanThreads)
     quantize_means_kernel(const __grid_constant__ QuantizeParams p) {
   constexpr int kLanes = kQuantizeMeanChannels / kAppendUnit, kRows = kQuantizeMeanThreads / kLanes, kWarp = 32;
@@ -199,18 +201,36 @@ __global__ void __launch_bounds__(kQuantizeMeanThreads)
   const int batch = static_cast<int>(index / static_cast<uint32_t>(p.heads));
   const QuantizeRows rows = sequence_rows(p, batch);
   const int lane = static_cast<int>(threadIdx.x) % kLanes, own = static_cast<int>(threadIdx.x) / kLanes;
-  const int first = chunk * kQuantizeMeanChannels + lane * kAppendUnit, left = p.dim - first;
-  const int channels = left < 0 ? 0 : left < kAppendUnit ? left : kAppendUnit;
+  // Threads past the last channel sum the first ones, for nobody.
+  const int given = chunk * kQuantizeMeanChannels + lane * kAppendUnit, first = given < p.dim ? given : 0;
+  const int left = p.dim - first, channels = left < kAppendUnit ? left : kAppendUnit;
   double sum[kAppendUnit] = {};
-#pragma unroll 4
-  for (int64_t row = own; channels > 0 && row < rows.count; row += kRows) {
-    const Unit unit = load_unit(row_of_x(p, batch, rows.first + row, head), p.x_dtype, first, channels, p.x_aligned);
+  const auto load = [&](const char* from) {
+    return kFrom < 0 ? load_unit(from, p.x_dtype, first, channels, p.x_aligned)
+                     : load_unit(from, kFrom, first, kAppendUnit, true);
+  };
+  const auto add = [&](const Unit& unit) {
 #pragma unroll
     for (int i = 0; i < kAppendUnit; ++i) {
       const bool finite = fabsf(unit.x[i]) < INFINITY;
       sum[i] += static_cast<double>(finite ? unit.x[i] : 0.0f);
     }
+  };
+  constexpr int kFlight = kFrom < 0 ? 1 : 4;
+  const char* from = row_of_x(p, batch, rows.first + own, head);
+  const int64_t pitch = kRows * p.x_stride.row * (p.x_dtype == TESSERA_F32 ? 4 : 2);
+  int64_t row = own;
+  for (int64_t end = kFlight * kRows; end <= rows.count; end += kFlight * kRows) {
+    Unit units[kFlight];
+#pragma unroll
+    for (int k = 0; k < kFlight; ++k) units[k] = load(from + k * pitch);
+    __syncwarp();  // the compiler would have a load wait for the sums of the one before
+#pragma unroll
+    for (int k = 0; k < kFlight; ++k) add(units[k]);
+    row += kFlight * kRows, from += kFlight * pitch;
   }
+#pragma unroll 1
+  for (; row < rows.count; row += kRows, from += pitch) add(load(from));
 #pragma unroll
   for (int i = 0; i < kAppendUnit; ++i) {
 #pragma unroll

@@ -9,14 +9,14 @@ namespace {
 using Kernel = void (*)(QuantizeParams);
 
 struct Kernels {
-  Kernel largest, store, store_own;
+  Kernel means, largest, store, store_own;
   int threads;
 };
 
 template <int32_t kFrom, bool kTurned>
 Kernels held_kernels(const QuantizeParams& p) {
-  return {quantize_held_largest_kernel<kFrom, kTurned>, quantize_held_store_kernel<kFrom, kTurned, false>,
-          quantize_held_store_kernel<kFrom, kTurned, true>,
+  return {quantize_means_kernel<kFrom>, quantize_held_largest_kernel<kFrom, kTurned>,
+          quantize_held_store_kernel<kFrom, kTurned, false>, quantize_held_store_kernel<kFrom, kTurned, true>,
           p.dim / kHeldChannels * (kQuantizeRows / kHeldRows<kTurned>)};
 }
 template <int32_t kFrom>
@@ -26,7 +26,8 @@ Kernels held_kernels(const QuantizeParams& p) {
 
 Kernels kernels_of(const QuantizeParams& p) {
   if (!p.held)
-    return {quantize_largest_kernel, quantize_store_kernel<false>, quantize_store_kernel<true>, kQuantizeThreads};
+    return {quantize_means_kernel<-1>, quantize_largest_kernel, quantize_store_kernel<false>,
+            quantize_store_kernel<true>, kQuantizeThreads};
   if (p.x_dtype == TESSERA_F32) return held_kernels<TESSERA_F32>(p);
   return p.x_dtype == TESSERA_F16 ? held_kernels<TESSERA_F16>(p) : held_kernels<TESSERA_BF16>(p);
 }
@@ -47,7 +48,7 @@ cudaError_t launch_quantize(const QuantizeParams& params, bool own_scales, cudaS
   cudaError_t error = cudaSuccess;
   if (p.mean != nullptr && p.batch > 0) {
     const int64_t chunks = (p.dim + kQuantizeMeanChannels - 1) / kQuantizeMeanChannels;
-    error = launch(quantize_means_kernel, chunks * p.heads * p.batch, kQuantizeMeanThreads, 0, p, stream);
+    error = launch(kernels.means, chunks * p.heads * p.batch, kQuantizeMeanThreads, 0, p, stream);
     p.reversed = true;
   }
   const bool find = p.scale != nullptr && !own_scales;
