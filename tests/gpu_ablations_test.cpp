@@ -28,10 +28,7 @@ TEST_P(GpuAblations, MatchesTheJudge) {
     gpu.baseline_rows = cuda::ablations();
     tessera_status status{};
     const int code = gpu.run(row.name, &status);
-    if (code == TESSERA_UNSUPPORTED && (std::strstr(status.message, "needs more shared memory") != nullptr ||
-                                        std::strstr(status.message, "takes head_dim_qk 128 only") != nullptr)) {
-      continue;
-    }
+    if (code == TESSERA_UNSUPPORTED && std::strstr(status.message, "needs more shared memory") != nullptr) continue;
     ASSERT_EQ(code, TESSERA_OK) << status.message;
     EXPECT_STREQ(gpu.plan.entry->name, row.name);
     if (kEmulated && operands.problem.seqlen_k > 2048 && std::strstr(row.name, "sm90") != nullptr)
@@ -47,12 +44,12 @@ TEST_P(GpuAblations, MatchesTheJudge) {
 }
 
 // Several tiles of queries and of keys, whole and cut; heads that share keys; rows without keys; both strides; the wide
-// tiles of long rows; nothing to do.
+// tiles of long rows; few rows over many keys, which the full kernel splits; nothing to do.
 INSTANTIATE_TEST_SUITE_P(Words, GpuAblations,
                          ::testing::Values("b1 hq3 sq150 sk300 d64", "b2 hq2 hkv1 sq200 sk520 d64 causal",
                                            "b1 hq1 sq300 sk300 d64 causal layout=bhsd", "b1 hq2 sq140 sk330 d128",
                                            "b1 hq2 hkv1 sq270 sk270 d128 causal", "b1 hq1 sq150 sk40 d64 causal",
-                                           "b1 hq4 sq200 sk2100 d64", "b1 hq2 sq7 sk9 d128 scale=0.7", "b0 hq2 sq8 d64",
+                                           "b1 hq4 sq200 sk2100 d64", "b1 hq1 sq64 sk4100 d128", "b1 hq2 sq7 sk9 d128 scale=0.7", "b0 hq2 sq8 d64",
                                            "b1 hq2 sq0 sk7 d128", "b1 hq2 sq5 sk0 d64"));
 
 TEST(GpuAblationsPlan, RefuseWhatTheyAreNotFor) {

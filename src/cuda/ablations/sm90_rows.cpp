@@ -19,21 +19,20 @@ struct Ablation {
   const char* name;
   const AblatedBuckets* buckets;  // null: the full kernel's
   bool one_tile;                  // as many blocks as pieces of work, no tickets
-  bool takes_64;                  // head dim 64 too
   const char* instructions;
 };
 
 constexpr Ablation kRows[] = {
-    {"cuda.sm90.forward.no_pingpong", &kNoTurns, false, true, "wgmma, tma; ablation: warpgroups take no turns"},
-    {"cuda.sm90.forward.no_overlap", &kNoOverlap, false, true,
+    {"cuda.sm90.forward.no_pingpong", &kNoTurns, false, "wgmma, tma; ablation: warpgroups take no turns"},
+    {"cuda.sm90.forward.no_overlap", &kNoOverlap, false,
      "wgmma, tma; ablation: a warpgroup's softmax waits for all of its products"},
-    {"cuda.sm90.forward.no_pingpong_no_overlap", &kNoTurnsNoOverlap, false, true,
+    {"cuda.sm90.forward.no_pingpong_no_overlap", &kNoTurnsNoOverlap, false,
      "wgmma, tma; ablation: neither turns nor a softmax beside products of its warpgroup"},
-    {"cuda.sm90.forward.lazy_rescale", &kLazyRescale, false, true,
+    {"cuda.sm90.forward.lazy_rescale", &kLazyRescale, false,
      "wgmma, tma; ablation: accumulators rescaled when a maximum grows by 2^8, not at every step"},
-    {"cuda.sm90.forward.no_producer", &kNoProducer, false, false,
+    {"cuda.sm90.forward.no_producer", &kNoProducer, false,
      "wgmma, tma; ablation: a warp of the consumers copies, a tile ahead"},
-    {"cuda.sm90.forward.one_tile", nullptr, true, true, "wgmma, tma; ablation: blocks are not persistent"},
+    {"cuda.sm90.forward.one_tile", nullptr, true, "wgmma, tma; ablation: blocks are not persistent"},
 };
 static_assert(std::size(kRows) == kAblations);
 
@@ -44,6 +43,7 @@ const Bucket& bucket(const Problem& p, const Ablation& row) {
 
 Cut cut(const Problem& p, const DeviceInfo& device, const Ablation& row) {
   Cut c = choose_cut(p, device, bucket(p, row));
+  c.splits = 1;  // one thing is taken back at a time, and some of these kernels take whole rows of keys only
   if (row.one_tile) c.workers = static_cast<int32_t>(std::min<int64_t>(c.items(), kMaxInt));
   return c;
 }
@@ -52,8 +52,6 @@ template <size_t kRow>
 Refusal refuse(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
   if (const Refusal refusal = refuse_ablation(p)) return refusal;
-  if (!kRows[kRow].takes_64 && p.head_dim_qk == 64)
-    return {"an ablation: takes head_dim_qk 128 only", "head_dim_qk", p.head_dim_qk};
   return refuse_launch(p, device, bucket(p, kRows[kRow]).plain);
 }
 

@@ -37,7 +37,7 @@ __device__ __forceinline__ void multiply_normalised(typename Fragments<Config>::
   rescale(rows, step);  // l_before e^(m_before - m)
   // Always so, which the compiler does not know: its branch keeps ptxas from mixing the multiplications with the
   // exponentials, for which d 128 has no registers.
-  if (__any_sync(0xffffffffu, rows.row_sum[0][0] >= 0.0f)) weigh(acc, rows);
+  if (__any_sync(0xffffffffu, !(rows.row_sum[0][0] < 0.0f))) weigh(acc, rows);
   exponentiate(scores, rows, step, scale);
   multiply_registers<Element, Config::kHeadDim>(acc, scores, value);
   SoftmaxStep<kBlocks> inverse;

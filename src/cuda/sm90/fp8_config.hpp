@@ -41,23 +41,23 @@ struct Fp8Shape {
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
-// Shapes by bucket of head dims, with their share of the 8-bit peak on long rows. The shares are estimates from an
-// experiment's kernel of the same tiles, that of 256 a guess (docs/notes/hopper.md); none is measured here yet. More
-// keys a step do not fit the registers: scores, both levels of accumulators and p are 216 of 232 at d 128. At 256
+// Shapes by bucket of head dims, with their share of the 8-bit peak on long rows and what a query tile costs beside its
+// key tiles, both measured on an H200 (docs/notes/hopper.md). More keys a step do not fit the registers: scores, both
+// levels of accumulators and p are 214 of 232 at d 128. At 256
 // scores and the first level of accumulators take turns (fp8_wide_loop.cuh).
 template <int kDim>
 struct Fp8Config;
 template <>
 struct Fp8Config<64> {
-  using Plain = Measured<Fp8Shape<64, 64, 3, 96, 2, 3>, 33, 200>;
+  using Plain = Measured<Fp8Shape<64, 64, 3, 96, 2, 3>, 32, 480>;
 };
 template <>
 struct Fp8Config<128> {
-  using Plain = Measured<Fp8Shape<128, 128, 2, 128, 2, 3>, 40, 150>;
+  using Plain = Measured<Fp8Shape<128, 128, 2, 128, 2, 3>, 38, 280>;
 };
 template <>
 struct Fp8Config<256> {
-  using Plain = Measured<Fp8Shape<256, 256, 2, 128, 1, 2, 1>, 45, 200>;
+  using Plain = Measured<Fp8Shape<256, 256, 2, 128, 1, 2, 1>, 49, 320>;
 };
 
 }  // namespace tessera::cuda::sm90
