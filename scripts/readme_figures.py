@@ -246,7 +246,8 @@ def crossover(results):
 def ablations(results, full):
     """The full kernel's rate, and the time of each row with a step taken back over the full kernel's."""
     # In the order of the first cells that have them: a row may refuse some.
-    steps = list(dict.fromkeys(name for cell in results["rows"] for name in cell["rows"] if name.startswith(f"{full}.")))
+    names = dict.fromkeys(name for cell in results["rows"] for name in cell["rows"])
+    steps = [name for name in names if name.startswith(f"{full}.")]
     titles = " | ".join(f"`{name[len(full):]}`" for name in steps)
     lines = [f"| d | N | mask | `{full}`, TFLOP/s | {titles} |", "| --- " * (4 + len(steps)) + "|"]
     for cell in results["rows"]:

@@ -186,8 +186,9 @@ class QuantizeTile {
 };
 
 // Means of 64 channels of a head: sums in float64, each thread's rows 128 apart, then 4 threads' of a warp, then these
-// in order. A block for each multiprocessor is usual, so that only its own threads hide latency: each has the loads of 4
-// rows in flight, which branches between them would not let it. kFrom: the dtype where whole units are aligned, or -1.
+// in order. A block for each multiprocessor is usual, so that only its own threads hide latency: each has the loads of
+// 4 rows in flight, which branches between them would not let it. kFrom: the dtype where whole units are aligned, or
+// -1.
 template <int32_t kFrom>
 __global__ void __launch_bounds__(kQuantizeMeanThreads)
     quantize_means_kernel(const __grid_constant__ QuantizeParams p) {
