@@ -27,7 +27,7 @@ ABLATIONS = {
         "no_pingpong",
         "no_overlap",
         "no_pingpong_no_overlap",
-        "lazy_rescale",
+        "other_rescale",
         "no_producer",
         "one_tile",
     ),

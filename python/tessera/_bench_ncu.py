@@ -80,7 +80,9 @@ def count_bytes(module: str, arguments: list[str], seconds: float) -> dict[tuple
         log = Path(folder) / "dram.csv"
         # Kernels follow one another as they do in a run, so caches stay as the one before leaves them.
         command = [ncu, "--profile-from-start", "off", "--cache-control", "none", "--clock-control", "none", "--csv"]
-        command += ["--page", "raw", "--print-units", "base", "--log-file", str(log)]
+        # Names with their namespaces, which tell PyTorch's kernels.
+        command += ["--print-kernel-base", "demangled", "--page", "raw", "--print-units", "base"]
+        command += ["--log-file", str(log)]
         command += ["--metrics", ",".join(METRICS.values()), sys.executable, "-m", module, *arguments]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -52,7 +52,8 @@ def test_bytes_are_rows_read_and_written():
     assert int8 == 2 * 3 * 1 * 2 * 16 * (2 + 1) + 16 * 2
 
 
-def test_cells_become_lines_and_rows_of_the_result_file(tmp_path, capsys):
+def test_cells_become_lines_and_rows_of_the_result_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(append.torch.cuda, "is_available", lambda: False)
     out = tmp_path / "append.json"
     options = SimpleNamespace(problems=[*CELLS[1:2], *CELLS[4:5]], out=str(out), seconds=0.0)
     assert append.main(options, {"rows": []}, None) == 0

@@ -18,7 +18,7 @@ namespace sm90 {
 struct AblatedBuckets {
   Bucket d64, d128;
 };
-extern const AblatedBuckets kNoTurns, kNoOverlap, kNoTurnsNoOverlap, kLazyRescale, kNoProducer;
+extern const AblatedBuckets kNoTurns, kNoOverlap, kNoTurnsNoOverlap, kOtherRescale, kNoProducer;
 inline constexpr size_t kAblations = 6;
 extern const core::KernelEntry kAblatedForward[kAblations];
 }  // namespace sm90

@@ -19,11 +19,10 @@ template <class Base>
 struct NoOverlap : Base {
   static constexpr bool kOverlaps = false;
 };
-// Of the buckets that rescale at every step.
+// Lazily where the full kernel rescales at every step, and the other way round.
 template <class Base>
-struct LazyRescale : Base {
-  static_assert(!Base::kLazy);
-  static constexpr bool kLazy = true;
+struct OtherRescale : Base {
+  static constexpr bool kLazy = !Base::kLazy;
 };
 // A warp of the consumers copies K and V, at most a tile ahead, and Q when it begins its tile; the scheduler keeps its
 // warp. That warp does no more than whole dense rows need.

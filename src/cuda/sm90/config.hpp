@@ -64,7 +64,7 @@ struct ForwardConfig<96, 96> {
 };
 template <>
 struct ForwardConfig<128, 128> {
-  using Plain = Measured<ForwardShape<128, 128, 2, 128, 2, true, false>, 68, 150>;
+  using Plain = Measured<ForwardShape<128, 128, 2, 128, 2, true, true>, 69, 150>;
   using Wide = Plain;
   using General = Measured<ForwardShape<128, 128, 2, 64, 2, true, false>, 35, 200>;
 };

@@ -3,6 +3,6 @@
 
 namespace tessera::cuda::sm90 {
 
-extern constexpr AblatedBuckets kLazyRescale = ablated_buckets<LazyRescale>();
+extern constexpr AblatedBuckets kOtherRescale = ablated_buckets<OtherRescale>();
 
 }  // namespace tessera::cuda::sm90
