@@ -51,7 +51,7 @@ def elapsed():
     return time.perf_counter() - BEGIN
 
 
-class Session:
+class Training:
     """The options, the result, and the account of what was left out."""
 
     def __init__(self, options):
@@ -119,34 +119,34 @@ def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def train_curves(session):
+def train_curves(training):
     """Every attention's model a step, then the next batch, so that time that runs out cuts all curves alike."""
-    options = session.options
-    batches = models.Batches(session.text, session.device, options.seed)
-    session.entropy = batches.entropy
+    options = training.options
+    batches = models.Batches(training.text, training.device, options.seed)
+    training.entropy = batches.entropy
     runs = {}
-    for name, (attend, dtype) in session.attentions.items():
-        runs[name] = (session.trainer(dtype), attend, [])
+    for name, (attend, dtype) in training.attentions.items():
+        runs[name] = (training.trainer(dtype), attend, [])
     ran = collections.Counter()
     for step in range(options.steps):
         if step and step % 10 == 0:
-            session.synchronize()
+            training.synchronize()
             if sys.stderr.isatty():
                 print(f"\rstep {step} of {options.steps} ", end="\r", file=sys.stderr, flush=True)
-            if session.over(CURVES_SHARE):
-                session.leave_out(f"curves from step {step} of {options.steps} on, in {CURVES_SHARE:.0%} of the time")
+            if training.over(CURVES_SHARE):
+                training.leave_out(f"curves from step {step} of {options.steps} on, in {CURVES_SHARE:.0%} of the time")
                 break
         batch = batches.next(options.batch, options.context)
         for name, (trainer, attend, losses) in runs.items():
             if name in RUNS_OURS:
-                with tessera.expect_kernel(f"{session.device}.*") as scope:
+                with tessera.expect_kernel(f"{training.device}.*") as scope:
                     losses.append(trainer.step(*batch, attend))
                 ran.update((name, kernel) for kernel in scope.ran)
             else:
                 losses.append(trainer.step(*batch, attend))
     curves = {name: [round(x, 7) for x in torch.stack(run[2]).tolist()] for name, run in runs.items()}
-    session.results["curves"] = curves
-    session.results["kernels"] = {kernel: count for (name, kernel), count in ran.items() if name == report.OURS}
+    training.results["curves"] = curves
+    training.results["kernels"] = {kernel: count for (name, kernel), count in ran.items() if name == report.OURS}
     last = runs[report.REFERENCE][0].model
     last.zero_grad(set_to_none=True)
     runs.clear()
@@ -166,9 +166,9 @@ def weight_gradients(model, batch, attend, dtype):
     return found
 
 
-def gradient_errors(session, model, batch):
+def gradient_errors(training, model, batch):
     """Relative errors beside the float32 textbook's gradients, by attention and part."""
-    attentions = dict(session.attentions)
+    attentions = dict(training.attentions)
     exact = weight_gradients(model, batch, *attentions.pop(report.REFERENCE))
     errors = {}
     for name, (attend, dtype) in attentions.items():
@@ -177,63 +177,63 @@ def gradient_errors(session, model, batch):
     return errors
 
 
-def tell_kernels(session, model, batch):
+def tell_kernels(training, model, batch):
     """One step of ours, forward and backward, and why each kernel was chosen."""
-    with torch.autocast(session.device, torch.bfloat16, enabled=session.dtype is torch.bfloat16):
+    with torch.autocast(training.device, torch.bfloat16, enabled=training.dtype is torch.bfloat16):
         loss = model(*batch, models.ours)
     print(f"forward:  {tessera.which()}")
     loss.backward()
-    session.synchronize()
+    training.synchronize()
     print(f"backward: {tessera.which()}")
     model.zero_grad(set_to_none=True)
 
 
-def count_checks(session, steps):
+def count_checks(training, steps):
     """One forward and one backward kernel a layer and step, and no other."""
-    expected = session.size.layers * steps
+    expected = training.size.layers * steps
     for way in ("forward", "backward"):
-        kernels = session.results["kernels"].items()  # a forward row may be a decode one
+        kernels = training.results["kernels"].items()  # a forward row may be a decode one
         count = sum(n for kernel, n in kernels if kernel.endswith("backward") == (way == "backward"))
         yield report.check(f"runs of our {way} kernels that are missing", abs(expected - count), 0)
 
 
-def curves_part(session):
-    last, batch = train_curves(session)
-    results = session.results
-    tell_kernels(session, last, batch)
+def curves_part(training):
+    last, batch = train_curves(training)
+    results = training.results
+    tell_kernels(training, last, batch)
     for kernel, count in results["kernels"].items():
         print(f"{kernel}: {count} runs")
     curves = results["curves"]
     steps = len(curves[report.REFERENCE])
-    results["checks"] += count_checks(session, steps)
+    results["checks"] += count_checks(training, steps)
     if steps < FEWEST_STEPS:
         print(f"not judged: {steps} steps, expected {FEWEST_STEPS} or more")
         results["checks"].append(report.check("steps that lack for a verdict", FEWEST_STEPS - steps, 0))
         return
     print(report.curve_table(curves))
-    results["checks"] += report.curve_checks(curves, session.entropy, session.options.dtype)
-    for when, model in (("first", session.first_model()), ("last", last)):
-        errors = results["gradients"][when] = gradient_errors(session, model, batch)
+    results["checks"] += report.curve_checks(curves, training.entropy, training.options.dtype)
+    for when, model in (("first", training.first_model()), ("last", last)):
+        errors = results["gradients"][when] = gradient_errors(training, model, batch)
         print(f"at the {when} weights\n{report.gradient_table(errors)}")
         for one in report.gradient_checks(errors):
             results["checks"].append({**one, "check": f"at the {when} weights: {one['check']}"})
 
 
-def measure_steps(session, trainer, batches, attend, batch, context):
+def measure_steps(training, trainer, batches, attend, batch, context):
     """Median seconds of whole steps, by events on a CUDA device, and the most memory that was allocated."""
-    cuda = session.device == "cuda"
+    cuda = training.device == "cuda"
     gc.collect()
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    pieces = [batches.next(batch, context) for _ in range(WARM_UP + session.options.samples)]
+    pieces = [batches.next(batch, context) for _ in range(WARM_UP + training.options.samples)]
     marks = []
     for number, piece in enumerate(pieces):
         if number >= WARM_UP:
             marks.append(mark(cuda))
         trainer.step(*piece, attend)
     marks.append(mark(cuda))
-    session.synchronize()
+    training.synchronize()
     seconds = [a.elapsed_time(b) * 1e-3 if cuda else b - a for a, b in zip(marks, marks[1:])]
     return {
         "status": "ran",
@@ -255,49 +255,49 @@ def mark(cuda):
     return event
 
 
-def measure_peer(session, name, trainer, *arguments):
+def measure_peer(training, name, trainer, *arguments):
     """A peer that cannot, or whose scores do not fit, is a cell with its reason."""
-    if session.over():
-        session.leave_out(f"steps of {name} at context {arguments[-1]}")
+    if training.over():
+        training.leave_out(f"steps of {name} at context {arguments[-1]}")
         return {"status": "left out", "reason": "no time"}
     try:
-        return measure_steps(session, trainer, *arguments)
+        return measure_steps(training, trainer, *arguments)
     except RuntimeError as error:  # torch's out of memory is one
         trainer.optimizer.zero_grad(set_to_none=True)
         return {"status": "refused", "reason": first_line(error)}
 
 
-def steps_part(session):
-    options = session.options
-    trainer = session.trainer(session.dtype)
-    batches = models.Batches(session.text, session.device, options.seed)
+def steps_part(training):
+    options = training.options
+    trainer = training.trainer(training.dtype)
+    batches = models.Batches(training.text, training.device, options.seed)
     kinds = {"float32": "f32", "bfloat16": "bf16"}
     print(report.step_head())
     for context in options.contexts:
         batch = max(1, options.tokens // context)
-        if session.over():
-            session.leave_out(f"steps at context {context}")
+        if training.over():
+            training.leave_out(f"steps at context {context}")
             continue
-        with tessera.expect_kernel(f"{session.device}.*") as scope:
-            cell = measure_steps(session, trainer, batches, models.ours, batch, context)
-        head_dim = session.size.width // session.size.heads
-        problem = f"bwd {kinds[options.dtype]} b{batch} hq{session.size.heads} sq{context} d{head_dim} causal"
-        row = {"problem": f"{problem} {session.device}", "kernel": " ".join(sorted(set(scope.ran))), "baseline": False}
+        with tessera.expect_kernel(f"{training.device}.*") as scope:
+            cell = measure_steps(training, trainer, batches, models.ours, batch, context)
+        head_dim = training.size.width // training.size.heads
+        problem = f"bwd {kinds[options.dtype]} b{batch} hq{training.size.heads} sq{context} d{head_dim} causal"
+        row = {"problem": f"{problem} {training.device}", "kernel": " ".join(sorted(set(scope.ran))), "baseline": False}
         row.update(context=context, batch=batch, **cell, peers={})
         print(report.step_line(context, batch, report.OURS, cell), flush=True)
         for name, attend in PEERS.items():
-            if name == "cudnn" and session.device == "cpu":
+            if name == "cudnn" and training.device == "cpu":
                 continue
-            peer = measure_peer(session, name, trainer, batches, attend, batch, context)
+            peer = measure_peer(training, name, trainer, batches, attend, batch, context)
             row["peers"][name] = peer
             print(report.step_line(context, batch, name, peer), flush=True)
-        session.results["rows"].append(row)
-        write(session)
+        training.results["rows"].append(row)
+        write(training)
 
 
-def write(session):
-    if session.options.out:
-        pathlib.Path(session.options.out).write_text(json.dumps(session.results, indent=1) + "\n")
+def write(training):
+    if training.options.out:
+        pathlib.Path(training.options.out).write_text(json.dumps(training.results, indent=1) + "\n")
 
 
 def arguments_of(arguments):
@@ -356,22 +356,22 @@ def main(arguments=None):
         print("train_gpt2.py: torch sees no CUDA device; --device cpu trains a small model", file=sys.stderr)
         return 3
     torch.set_float32_matmul_precision("highest")  # no TF32: the float32 textbook is what others are judged by
-    session = Session(options)
-    results = session.results
-    weights = sum(x.numel() for x in session.model.parameters())
+    training = Training(options)
+    results = training.results
+    weights = sum(x.numel() for x in training.model.parameters())
     print(f"{results['model']['name']}, {weights} weights; {results['text']['bytes']} bytes of text")
     print(f"torch {torch.__version__}, {results['device']}", flush=True)
     for part, run in (("curves", curves_part), ("steps", steps_part)):
         begin = elapsed()
         if part not in options.parts:
             continue
-        run(session)
-        session.synchronize()
+        run(training)
+        training.synchronize()
         results["part_seconds"][part] = round(elapsed() - begin, 1)
         print(f"part {part}: {elapsed() - begin:.1f} s, {elapsed():.1f} s since the start", flush=True)
-        write(session)
+        write(training)
     print(report.check_lines(results["checks"]))
-    write(session)
+    write(training)
     if options.picture:
         picture(options.out, options.picture)
     failed = [one for one in results["checks"] if not one["passed"]]

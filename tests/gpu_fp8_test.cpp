@@ -1,6 +1,6 @@
 // cuda.sm90.forward_fp8 against the float64 judge: layouts, bands, lengths, both orders of v, scales, v's mean, far
-// scores. The emulator
-// sums products exactly in float32, which the tensor cores do not, so what it shows of accuracy is a bound from below.
+// scores. The emulator sums products exactly in float32, which the tensor cores do not, so what it shows of accuracy is
+// a bound from below.
 #include <cmath>
 #include <string>
 

@@ -72,7 +72,7 @@ void fill_metadata(const Problem& p, const tessera_tensors& t, const tessera_app
   out->page_table_stride = p.page_table_stride;
   // Lengths are int32, so no sequence grows beyond.
   out->capacity = std::min(paged ? std::min(p.seqlen_k, p.max_pages * p.page_size) : p.seqlen_k, cuda::kMaxInt);
-  out->seqlen_new = Divisor(static_cast<uint32_t>(args.seqlen_new)),
+  out->seqlen_new = Divisor(static_cast<uint32_t>(args.seqlen_new));
   out->seqlen_q = Divisor(static_cast<uint32_t>(p.seqlen_q));
   out->rotary_seqlen = args.rotary_seqlen;
   out->batch = static_cast<int32_t>(p.batch), out->batch_kv = static_cast<int32_t>(p.batch_kv);

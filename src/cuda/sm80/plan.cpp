@@ -102,7 +102,7 @@ int run_forward_launch(const Plan& plan, const core::RunContext& context, const 
   const auto stream = static_cast<cudaStream_t>(context.cuda_stream);
   DeviceScope scope(p.device);
   if (scope.error() != cudaSuccess)
-    return scope.finish(scope.error(), "portable forward: making the device current", context.status);
+    return scope.finish(scope.error(), "forward: making the device current", context.status);
   if (plan.launch.num_splits == 1)
     return scope.finish(instance.launch(params, blocks, stream), plan.entry->name, context.status);
   const ForwardParams partial = make_partial(p, params, plan.launch.num_splits, context.workspace);
@@ -113,11 +113,10 @@ int run_forward_launch(const Plan& plan, const core::RunContext& context, const 
 
 int prepare_forward_launch(const Plan& plan, const ForwardInstance& instance, tessera_status* status) {
   DeviceScope scope(plan.problem.device);
-  if (scope.error() != cudaSuccess)
-    return scope.finish(scope.error(), "portable forward: making the device current", status);
+  if (scope.error() != cudaSuccess) return scope.finish(scope.error(), "forward: making the device current", status);
   cudaError_t error = instance.prepare();
   if (error == cudaSuccess && plan.launch.num_splits > 1) error = prepare_combine(plan.problem.q.dtype == TESSERA_BF16);
-  return scope.finish(error, plan.entry->name, status);
+  return scope.finish(error, "forward: loading the kernel", status);
 }
 
 const core::KernelEntry kForward{"cuda.sm80.forward", refuse_forward, configure_forward,

@@ -15,7 +15,7 @@ struct DecodeView {
   SequenceView sequence;
   core::TileRange tiles;
   const char *k, *v;         // row 0 of the head (dense: of the cache row; packed: of the array; paged: of page 0)
-  int64_t scale_row;         // of key 0, counted as row blocks of scales are; both of dense caches of bytes
+  int64_t scale_row;         // of key 0, counted as row blocks of scales are; both of caches of bytes
   int64_t scale_outer;       // batch or cache row of the scales
   uint32_t rows, first_row;  // rows of the key/value head in this sequence; the unit's first
   uint32_t batch, head_kv, unit;
