@@ -25,9 +25,10 @@ constexpr int64_t kInvariantSplit = 1024;
 constexpr double kLaunchSeconds = 3e-6, kBlockSeconds = 1.6e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 2.5e-8;
 // For each further block that shares a multiprocessor: it starts behind the others.
 constexpr double kSharedSeconds = 3e-6;
-// A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another. Bytes
-// are converted, pages looked up.
-constexpr double kTileSeconds = 0.63e-6, kByteTileSeconds = 0.87e-6, kPagedTile = 1.15;
+// A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another, pages
+// looked up (0.63 microseconds without): dense and paged caches are split alike, so that their results are the same
+// bits. Bytes are converted.
+constexpr double kTileSeconds = 0.72e-6, kByteTileSeconds = 0.87e-6;
 
 int64_t rows_of(const Problem& p) { return p.seqlen_q * p.group; }
 
@@ -67,7 +68,7 @@ double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c
   const double row_bytes = static_cast<double>(p.head_dims()) * element;
   const int64_t seen = seen_keys(p), working = std::min(splits, (seen + keys - 1) / keys);
   const double bytes = row_bytes * static_cast<double>(std::min(seen, keys));
-  const double tile = (element == 1 ? kByteTileSeconds : kTileSeconds) * (p.page_size > 0 ? kPagedTile : 1.0);
+  const double tile = element == 1 ? kByteTileSeconds : kTileSeconds;
   const double rate = row_bytes * c.instance->tile_n / tile, bandwidth = 0.93 * device.bandwidth;
   // Where `sharing` blocks could just take all of the bandwidth, they do not: none asks ahead of its own turn.
   const auto wave = [&](double sharing) {
