@@ -28,9 +28,10 @@ struct Quantize {
     const int64_t block = args->scale_rows > 0 ? row / args->scale_rows : 0;
     return batch * scale_stride[0] + block * scale_stride[1] + head * scale_stride[2];
   }
-  // No two tiles of 128 rows share a cell, so that one pass finds and uses it.
+  // No two tiles of 128 rows share a cell, nor two rows that have one each, so that one pass finds and uses it.
   bool tiles_own_cells() const {
-    const bool own_rows = args->scale_rows > 0 ? tiles() <= 1 || scale_stride[1] != 0 : tiles() <= 1;
+    const int64_t blocks = args->scale_rows > 0 ? (args->seqlen + args->scale_rows - 1) / args->scale_rows : tiles();
+    const bool own_rows = blocks <= 1 || (args->scale_rows > 0 && scale_stride[1] != 0);
     return own_rows && (args->batch <= 1 || scale_stride[0] != 0) && (args->heads <= 1 || scale_stride[2] != 0);
   }
 };

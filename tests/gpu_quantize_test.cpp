@@ -39,6 +39,25 @@ TEST(GpuQuantize, HasTheBitsOfTheCpu) {
         }
 }
 
+// A stride of 0 shares a scale between rows that could each have their own, in one tile and in two.
+TEST(GpuQuantize, RowsThatShareAScaleHaveTheBitsOfTheCpu) {
+  if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  for (const int64_t seqlen : {2, 100, 128, 141})
+    for (const int32_t dim : {24, 64})
+      for (const int cells : {0, 1, 4, 5})
+        for (const int32_t scale_rows : {1, 128}) {
+          SCOPED_TRACE(::testing::Message()
+                       << seqlen << " rows d " << dim << " cells " << cells << " of " << scale_rows << " rows");
+          QuantizeCase cpu(TESSERA_BF16, TESSERA_INT8, {.batch = 2, .seqlen = seqlen, .heads = 2, .head_dim = dim});
+          cpu.set_scales(cells, scale_rows);
+          cpu.x.fill([&](int64_t b, int64_t i, int64_t h, int64_t e) {
+            return static_cast<double>((i * 37 + b * 3 + h * 11 + e * 53) % 257 - 128) / 32 *
+                   static_cast<double>(1 + i % 5);
+          });
+          expect_bits_of_the_cpu(cpu);
+        }
+}
+
 // Rows that a block holds in registers: every head_dim's share of a warp, extent of scales, order and transformation,
 // a tile that is full and one that is not. Infinities are no largest magnitude.
 TEST(GpuQuantize, HeldRowsHaveTheBitsOfTheCpu) {
