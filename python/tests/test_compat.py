@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: NumPy has no bfloat16 without it")
 
-from torch_help import CACHE_BATCH, DEVICES, cache_operands, judge, need, operands, textbook, working  # noqa: E402
+from torch_help import CACHE_BATCH, cache_operands, judge, need, operands, textbook, working  # noqa: E402
 
 import tessera  # noqa: E402
 import tessera.compat.flash_attn as fa2  # noqa: E402
@@ -58,12 +58,6 @@ def test_signatures(module, name):
     found = inspect.signature(getattr(module, name)).parameters.values()
     text = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in found)
     assert text == SIGNATURES[module, name] and name in module.__all__
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    need(request.param)
-    return request.param
 
 
 OPTIONS = {

@@ -8,18 +8,12 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: NumPy has no bfloat16 without it")
 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch_help import DEVICES, need, working  # noqa: E402
+from torch_help import working  # noqa: E402
 
 import tessera  # noqa: E402
 from tessera import _torch_ops  # noqa: E402
 
 F = torch.nn.functional
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    need(request.param)
-    return request.param
 
 
 def operands(device="cpu", lead=(2,), heads=(4, 4), lengths=(9, 13), dim=32, dtype=None):

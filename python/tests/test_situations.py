@@ -9,19 +9,13 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: NumPy has no bfloat16 without it")
 
 import numpy as np  # noqa: E402
-from torch_help import DEVICES, judge, need, operands, textbook, working  # noqa: E402
+from torch_help import judge, operands, textbook, working  # noqa: E402
 
 import tessera  # noqa: E402
 import tessera.compat.flash_attn as fa2  # noqa: E402
 import tessera.compat.flash_attn_interface as fa3  # noqa: E402
 
 F = torch.nn.functional
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    need(request.param)
-    return request.param
 
 
 def marked(device, *shape, dtype=None):

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: NumPy has no bfloat16 without it")
 
-from torch_help import DEVICES, dtypes, judge, need, operands, textbook, textbook_backward, working  # noqa: E402
+from torch_help import dtypes, judge, need, operands, textbook, textbook_backward, working  # noqa: E402
 
 import tessera  # noqa: E402
 from tessera import _torch, _torch_ops  # noqa: E402
@@ -34,12 +34,6 @@ def arguments(q, k, v, causal=False, **extras):
         0,
         False,
     )
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    need(request.param)
-    return request.param
 
 
 @pytest.fixture(params=["kernels", "textbook"])

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: NumPy has no bfloat16 without it")
 
-from torch_help import DEVICES, need  # noqa: E402
+from torch_help import need  # noqa: E402
 
 import tessera  # noqa: E402
 from tessera.integrations import transformers as integration  # noqa: E402
@@ -32,12 +32,6 @@ MODELS = {
         "GptOss", sliding_window=7, num_local_experts=2, num_experts_per_tok=1
     ),
 }
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    need(request.param)
-    return request.param
 
 
 def build(make, device):

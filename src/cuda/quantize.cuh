@@ -54,21 +54,11 @@ __device__ __forceinline__ Unit transform_unit(const QuantizeParams& p, Unit uni
 }
 
 // What a block works on, and its walk over quads of rows.
-class QuantizeTile {
+class QuantizeTile : public QuantizeBlock {
  public:
-  __device__ explicit QuantizeTile(const QuantizeParams& params) : p_(params) {
-    const QuantizePlace place = place_of_block(p_);
-    head_ = place.head, batch_ = place.batch;
-    begin_ = int64_t{place.tile} * kQuantizeRows;
-    rows_ = sequence_rows(p_, batch_);
-    const int64_t left = rows_.count - begin_;
-    count_ = static_cast<int>(left < kQuantizeRows ? left : kQuantizeRows);
+  __device__ explicit QuantizeTile(const QuantizeParams& params) : QuantizeBlock(params) {
     units_ = (p_.dim + kAppendUnit - 1) / kAppendUnit;
   }
-  __device__ bool empty() const { return count_ <= 0; }
-  __device__ int count() const { return count_; }
-  __device__ int64_t begin() const { return begin_; }
-  __device__ float* cell(int row) const { return scale_cell(p_, batch_, begin_ + row, head_); }
 
   // Calls f(quad, first channel, channels, units[4]) for all of the tile; rows past the end are 0. A warp's threads
   // stay together, those without work with channels 0.
@@ -179,10 +169,7 @@ class QuantizeTile {
   }
 
  private:
-  const QuantizeParams& p_;
-  QuantizeRows rows_;
-  int64_t begin_;  // first row of the tile in its sequence
-  int batch_, head_, count_, units_;
+  int units_;
 };
 
 // Means of 64 channels of a head: sums in float64, each thread's rows 128 apart, then 4 threads' of a warp, then these

@@ -48,6 +48,28 @@ __device__ __forceinline__ QuantizePlace place_of_block(const QuantizeParams& p)
   return {static_cast<int>(outer - tile * p.by_batch.value), static_cast<int>(tile),
           static_cast<int>(index - outer * p.by_heads.value)};
 }
+// The rows of a block: up to 128 of one head.
+class QuantizeBlock {
+ public:
+  __device__ explicit QuantizeBlock(const QuantizeParams& params) : p_(params) {
+    const QuantizePlace place = place_of_block(p_);
+    head_ = place.head, batch_ = place.batch;
+    begin_ = int64_t{place.tile} * kQuantizeRows;
+    rows_ = sequence_rows(p_, batch_);
+    const int64_t left = rows_.count - begin_;
+    count_ = static_cast<int>(left < kQuantizeRows ? left : kQuantizeRows);
+  }
+  __device__ bool empty() const { return count_ <= 0; }
+  __device__ int count() const { return count_; }
+  __device__ int64_t begin() const { return begin_; }
+  __device__ float* cell(int row) const { return scale_cell(p_, batch_, begin_ + row, head_); }
+
+ protected:
+  const QuantizeParams& p_;
+  QuantizeRows rows_;
+  int64_t begin_;  // first row of the block in its sequence
+  int batch_, head_, count_;
+};
 // Row i of 4 in quad `quad` of a tile.
 __device__ __forceinline__ int quad_row(int quad, int i) { return quad / 4 * 16 + quad % 4 * 2 + i % 2 + i / 2 * 8; }
 

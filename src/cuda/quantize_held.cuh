@@ -21,23 +21,13 @@ template <bool kTurned>
 inline constexpr int kHeldThreads = kMostHeldDim / kHeldChannels*(kQuantizeRows / kHeldRows<kTurned>);
 
 template <int32_t kFrom, bool kTurned>
-class HeldTile {
+class HeldTile : public QuantizeBlock {
  public:
-  __device__ explicit HeldTile(const QuantizeParams& params) : p_(params) {
-    const QuantizePlace place = place_of_block(p_);
-    head_ = place.head, batch_ = place.batch;
-    begin_ = int64_t{place.tile} * kQuantizeRows;
-    rows_ = sequence_rows(p_, batch_);
-    const int64_t left = rows_.count - begin_;
-    count_ = static_cast<int>(left < kQuantizeRows ? left : kQuantizeRows);
+  __device__ explicit HeldTile(const QuantizeParams& params) : QuantizeBlock(params) {
     const uint32_t share = p_.by_held.divide(threadIdx.x);
     first_ = static_cast<int>(threadIdx.x - share * p_.by_held.value) * kHeldChannels;
     quad_ = static_cast<int>(share) / (kQuadRows / kRows), part_ = static_cast<int>(share) % (kQuadRows / kRows);
   }
-  __device__ bool empty() const { return count_ <= 0; }
-  __device__ int count() const { return count_; }
-  __device__ int64_t begin() const { return begin_; }
-  __device__ float* cell(int row) const { return scale_cell(p_, batch_, begin_ + row, head_); }
 
   // kLast: nobody reads x after this, so its lines may go before others.
   template <bool kLast>
@@ -244,10 +234,7 @@ class HeldTile {
           *reinterpret_cast<const uint4*>(slots + group_at(channel, group));
   }
 
-  const QuantizeParams& p_;
-  QuantizeRows rows_;
-  int64_t begin_;  // first row of the tile in its sequence
-  int batch_, head_, count_, first_;
+  int first_;
   int quad_, part_;  // rows of a thread: all of a quad, or a half
   uint32_t held_[kRows][kWords];
 };
