@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(64) walk(const __grid_constant__ Params p, uin
     cuda::sm90::schedule_tiles<Config>(p, control);
   } else if (threadIdx.x == 32) {
     Ring<Control<Config>::kViews> views;
+    uint32_t wants = 0;
     while (true) {
       cuda::sm90::wait(control.view_full[views.stage], views.phase);
       const TileView& view = control.views[views.stage];
@@ -39,7 +40,8 @@ __global__ void __launch_bounds__(64) walk(const __grid_constant__ Params p, uin
       const auto& s = view.sequence;
       const int64_t row = s.q_batch * p.forward.seqlen_q + s.q_row + view.first_row;
       atomicAdd(&seen[(row * p.forward.heads_q + view.head) * p.forward.num_splits + view.split], 1);
-      ::cuda::ptx::mbarrier_arrive(&control.view_wanted);
+      ::cuda::ptx::mbarrier_arrive(&control.view_wanted[wants]);
+      wants ^= 1;
       for (int i = 0; i < 4 * Config::kGroups + 1; ++i) ::cuda::ptx::mbarrier_arrive(&control.view_empty[views.stage]);
       views.advance();
     }
@@ -63,9 +65,7 @@ struct Launch {
     f.group = pack;
     f.num_splits = splits;
     f.batch_kv = static_cast<int32_t>(batches);
-    f.schedule = {tiles, work, group, work % group};
-    params.pack = pack;
-    params.packs = static_cast<int32_t>(packs);
+    cuda::sm90::set_order({tiles, work, group, work % group}, heads, pack, static_cast<int32_t>(rows), &params);
     params.kv_box_rows = Config::kTileN;
     params.kv_bounded = true;
     params.run = 0x2000000000000000u;
@@ -88,16 +88,21 @@ struct Launch {
         }
       }
     }
-    const Managed<uint32_t> seen(expected.size());
-    std::fill_n(seen.data(), seen.size(), 0u);
-    ASSERT_NO_FATAL_FAILURE(tests::launch(walk, std::min<uint32_t>(items, kBlocks), 64, 0, params, seen.data()));
-    Differences differences;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      differences.compare(seen[i], expected[i], static_cast<int64_t>(i) / (heads * splits),
-                          static_cast<int64_t>(i) % (heads * splits));
-    }
-    if (params.tickets != nullptr) {
-      EXPECT_EQ(tickets[0].run, 0u) << "a replay would not start anew";
+    for (const uint32_t ahead : {0u, 1u}) {
+      SCOPED_TRACE("ahead " + std::to_string(ahead));
+      Params asked = params;
+      asked.ahead = ahead;
+      const Managed<uint32_t> seen(expected.size());
+      std::fill_n(seen.data(), seen.size(), 0u);
+      ASSERT_NO_FATAL_FAILURE(tests::launch(walk, std::min<uint32_t>(items, kBlocks), 64, 0, asked, seen.data()));
+      Differences differences;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        differences.compare(seen[i], expected[i], static_cast<int64_t>(i) / (heads * splits),
+                            static_cast<int64_t>(i) % (heads * splits));
+      }
+      if (params.tickets != nullptr) {
+        EXPECT_EQ(tickets[0].run, 0u) << "a replay would not start anew";
+      }
     }
   }
 

@@ -16,10 +16,12 @@ namespace tessera::cuda::sm90 {
 struct TileView : BlockView {
   int64_t first_row;    // of the tile, in rows of the sequence
   int32_t head, split;  // head: the first of the pack
-  int32_t batch;        // of the problem, also where q or k and v are packed
-  bool valid;           // false: no more work
-  bool copies;          // whole K and V tiles come by TMA; else rows are gathered
-  bool gathers_tail;    // the last tile's rows are gathered, with zeros behind the last key
+  int32_t pack;         // of query heads, counted over the heads
+  int32_t head_kv;
+  int32_t batch;      // of the problem, also where q or k and v are packed
+  bool valid;         // false: no more work
+  bool copies;        // whole K and V tiles come by TMA; else rows are gathered
+  bool gathers_tail;  // the last tile's rows are gathered, with zeros behind the last key
 };
 
 // A stage of a ring and the parity of its barriers' phase.
@@ -34,6 +36,10 @@ struct Ring {
       phase ^= 1;
     }
   }
+  // The place before this one.
+  __device__ __forceinline__ Ring before() const {
+    return {stage == 0 ? kStages - 1 : stage - 1, stage == 0 ? phase ^ 1 : phase};
+  }
 };
 
 __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
@@ -46,12 +52,13 @@ __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xfffffff
 
 template <class Config>
 struct Control {
-  static constexpr int kViews = 2;
+  static constexpr int kViews = 4;  // at work, behind it, and what is looked for ahead of both
   // Lanes that arrive for a tile of V, and of each warp for its room: where warps read by plain loads what others may
   // have gathered, every lane speaks for itself, as race checkers want it; the tensor cores' reads need one lane only.
   static constexpr int kValueLanes = Config::kTransposers == 0 ? 1 : 32;
   uint64_t q_full[Config::kQueryStages], q_empty[Config::kQueryStages];
-  uint64_t view_full[kViews], view_empty[kViews], view_wanted;
+  uint64_t view_full[kViews], view_empty[kViews],
+      view_wanted[2];  // by turns, since the producer may ask twice in a row
   uint64_t k_full[Config::kStages], k_empty[Config::kStages];
   uint64_t v_full[Config::kValueStages], v_empty[Config::kValueStages];
   TileView views[kViews];
@@ -63,7 +70,7 @@ struct Control {
     for (uint64_t& barrier : view_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : view_empty)
       ::cuda::ptx::mbarrier_init(&barrier, kWarps + Config::kProduces + Config::kTransposers);
-    ::cuda::ptx::mbarrier_init(&view_wanted, 1);
+    for (uint64_t& barrier : view_wanted) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : k_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : v_full) ::cuda::ptx::mbarrier_init(&barrier, kValueLanes);
     for (uint64_t& barrier : k_empty) ::cuda::ptx::mbarrier_init(&barrier, kWarps);

@@ -172,10 +172,11 @@ Cut start_cut(const Problem& p, const DeviceInfo& device, const Instance& instan
 }
 
 Cut choose_cut(const Problem& p, const DeviceInfo& device, const Bucket& bucket) {
-  // Wide tiles pay from 2048 keys on, where they leave no multiprocessor idle.
-  const Instance& instance = !is_plain(p)                        ? bucket.general
-                             : is_whole(p) && p.seqlen_k >= 2048 ? bucket.wide
-                                                                 : bucket.plain;
+  // Wide tiles pay where they leave no multiprocessor idle: without a mask from 512 keys on (H200, d 64, microseconds of
+  // 128 and 192 rows: N 512 205 and 191, N 1024 343 and 327), under one from 2048 (N 1024 causal 237 and 258).
+  const Instance& instance = !is_plain(p)                                             ? bucket.general
+                             : is_whole(p) && p.seqlen_k >= (p.banded() ? 2048 : 512) ? bucket.wide
+                                                                                      : bucket.plain;
   Cut c = start_cut(p, device, instance);
   if (c.instance == &bucket.wide && c.items() < 2 * c.workers) c = start_cut(p, device, bucket.plain);
   split_keys(p, device, &c);
@@ -227,9 +228,10 @@ int run_cut(const Plan& plan, const core::RunContext& context, const Cut& c, Par
   }
   if (c.splits > 1) params->forward = make_partial(p, whole, c.splits, workspace);
   const auto heads = static_cast<uint32_t>(c.heads), group = static_cast<uint32_t>(plan.launch.variant);
-  params->forward.schedule = {static_cast<uint32_t>(c.tiles), heads, group, heads % group};
-  params->pack = c.pack;
-  params->packs = p.heads_q / c.pack;
+  set_order({static_cast<uint32_t>(c.tiles), heads, group, heads % group}, p.heads_q, c.pack,
+            static_cast<int32_t>(c.rows), params);
+  // Finding a piece takes as long as some 6 key tiles: asked for within the one before, a short piece waits for it.
+  params->ahead = c.takes_tickets() && p.seqlen_k <= 8 * c.instance->tile_n ? 1 : 0;
   params->kv_box_rows = kv_box_rows(p, *c.instance);
   params->kv_bounded = is_bounded(p);
 

@@ -17,7 +17,7 @@ struct Fp8Shape {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
   static constexpr int kQueryStages = kQueryStages_, kStages = kStages_, kBytes = 1, kTransposers = 2;
   static constexpr int kValueStages = kValueStages_;  // of V as it lies; K and V^T have kStages
-  static constexpr bool kProduces = true, kTurns = true, kDense = false;
+  static constexpr bool kProduces = true, kTurns = true, kDense = false, kChains = kQueryStages > 1;
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   // Bytes of a row of Q, K and V that lie together, swizzled.
   static constexpr int kSpan = kDimQk % 128 == 0 && kDimV % 128 == 0 ? 128 : 64, kSpanColumns = kSpan;
@@ -29,13 +29,13 @@ struct Fp8Shape {
   static constexpr int kProducerRegisters = kGroups == 3 ? 56 : 40, kConsumerRegisters = kGroups == 3 ? 152 : 232;
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= kLaunchRegisters * (kGroups + 1));
   static_assert(kTileN % 32 == 0 && kDimQk % kSpan == 0 && kDimV % kSpan == 0);
-  // [Q tiles][K tiles][V tiles][V^T tiles][Control][Fp8Notes a consumer's thread]. A tile begins where its swizzle
-  // does: at 8 of its spans.
+  // [Q tiles][K tiles][V tiles][V^T tiles][Control][Fp8Notes a consumer's thread, of two views where they chain]. A tile
+  // begins where its swizzle does: at 8 of its spans.
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kKeyBytes;
   static constexpr int kTransposedOffset = kValueOffset + kValueStages * kValueBytes;
   static constexpr int kControlOffset = kTransposedOffset + kStages * kTransposedBytes, kControlBytes = 2048;
-  static constexpr int kNotesOffset = kControlOffset + kControlBytes, kNotesBytes = 32;
-  static constexpr int kSharedBytes = kNotesOffset + kNotesBytes * 128 * kGroups;
+  static constexpr int kNotesOffset = kControlOffset + kControlBytes, kNotesBytes = 48, kNotes = kChains ? 2 : 1;
+  static constexpr int kSharedBytes = kNotesOffset + kNotes * kNotesBytes * 128 * kGroups;
   static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0 && kValueBytes % 1024 == 0);
   static_assert(kTransposedBytes % (8 * kKeySpan) == 0 && kControlOffset % 128 == 0);
   static_assert(kSharedBytes <= 227 * 1024);

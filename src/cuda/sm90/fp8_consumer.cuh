@@ -34,6 +34,7 @@ struct Fp8Consumer {
   Ring<Config::kStages> k, v;
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
+  uint32_t noted;  // which of the thread's notes are of the current view
 
   __device__ __forceinline__ static void release(uint64_t* barrier) {
     if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
@@ -133,18 +134,26 @@ struct Fp8Consumer {
                     f.q_scale.rows.divide(static_cast<uint32_t>(i)) * f.q_scale.stride[1] + head * f.q_scale.stride[2]];
     }
     if (f.k_scale.data != nullptr) {
-      scale *= f.k_scale.data[key_batch(p.forward, view) * f.k_scale.stride[0] +
-                              view.head / p.forward.group * f.k_scale.stride[2]];
+      scale *= f.k_scale.data[key_batch(p.forward, view) * f.k_scale.stride[0] + view.head_kv * f.k_scale.stride[2]];
     }
     return scale;
   }
 
+  // Of the current view; kNext: of the one behind it.
+  template <bool kNext = false>
   __device__ __forceinline__ Fp8Notes& notes() const {
-    return reinterpret_cast<Fp8Notes*>(tiles + Config::kNotesOffset)[threadIdx.x - 128];
+    const uint32_t place = Config::kNotes == 1 ? 0 : (noted ^ kNext) * (128 * Config::kGroups);
+    return reinterpret_cast<Fp8Notes*>(tiles + Config::kNotesOffset)[place + threadIdx.x - 128];
   }
-  // Writes the thread's notes. True: some row of the warp has a scale that is no ordinary positive number, or none.
-  __device__ __forceinline__ bool take_notes(const TileView& view) const {
-    Fp8Notes& out = notes();
+  // Writes the thread's notes.
+  template <bool kNext = false>
+  __device__ __forceinline__ void take_notes(const TileView& view) const {
+    Fp8Notes& out = notes<kNext>();
+    const CacheScale& v_scale = p.fp8.v_scale;
+    out.v_scale = 1.0f;
+    if (v_scale.data != nullptr) {
+      out.v_scale = v_scale.data[key_batch(p.forward, view) * v_scale.stride[0] + view.head_kv * v_scale.stride[2]];
+    }
     bool odd = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -158,14 +167,14 @@ struct Fp8Consumer {
     }
     odd = __any_sync(0xffffffffu, odd);
     if (odd) out.scale[0] = out.scale[1] = 1.0f;
-    return odd;
+    out.odd = odd;
   }
 
-  // Scores of one tile to probabilities. `odd`: they are multiplied first, so that what is masked stays masked.
+  // Scores of one tile to probabilities. Odd scales multiply them first, so that what is masked stays masked.
   template <bool kMasked>
-  __device__ __forceinline__ void softmax_tile(Scores& scores, Fp8Rows& rows, bool odd, int tile) const {
+  __device__ __forceinline__ void softmax_tile(Scores& scores, Fp8Rows& rows, int tile) const {
     const Fp8Notes& own = notes();
-    if (odd) {
+    if (__any_sync(0xffffffffu, own.odd)) {
 #pragma unroll
       for (int n = 0; n < Config::kTileN / 8; ++n) {
 #pragma unroll
@@ -191,10 +200,9 @@ struct Fp8Consumer {
     exponentiate(scores, rows, scale);
   }
 
-  // Tiles [begin, end) of a view, of which [unmasked_begin, unmasked_end) need no mask. `odd`: as take_notes says.
+  // Tiles [begin, end) of a view, of which [unmasked_begin, unmasked_end) need no mask.
   struct Tiles {
     int begin, end, unmasked_begin, unmasked_end;
-    bool odd;
   };
   // Calls advance.operator()<kMasked>(tile) for every tile behind the first.
   template <class Advance>
@@ -208,23 +216,41 @@ struct Fp8Consumer {
     for (; tile < keys.end; ++tile) advance.template operator()<true>(tile);
   }
 
-  // Probabilities of the view's first tile, which nothing goes with.
-  __device__ __forceinline__ void begin_tiles(const Tiles& keys, Scores& scores, Fp8Rows& rows, Probs& probs) {
-    wait(control.q_full[q.stage], q.phase);
+  // Issues the products of a step: scores = q k^T of the current stages, and product = p v where there are p.
+  template <bool kProbs>
+  __device__ __forceinline__ void issue(Scores& scores, Product& product, const Probs& probs) const {
     wait(control.k_full[k.stage], k.phase);
     wait_turn();
     ptx::wgmma_fence();
     multiply_query_key(scores);
     ptx::wgmma_commit();
+    if constexpr (kProbs) {
+      wait(control.transposed_full[v.stage], v.phase);
+      multiply_probs_value(product, probs);
+      ptx::wgmma_commit();
+    }
     pass_turn();
-    ptx::wgmma_wait<0>();
+  }
+  // Waits for the scores of a step, which leaves their stage of K.
+  template <int kPending>
+  __device__ __forceinline__ void finish_scores(Scores& scores) {
+    ptx::wgmma_wait<kPending>();
     ptx::pin(scores);
     release(&control.k_empty[k.stage]);
     k.advance();
+  }
+  __device__ __forceinline__ void finish_product(Product& product) {
+    ptx::wgmma_wait<0>();
+    ptx::pin(product);
+    release_values();
+  }
+
+  // Scores of a view's first tile to probabilities.
+  __device__ __forceinline__ void begin_rows(const Tiles& keys, Scores& scores, Fp8Rows& rows, Probs& probs) const {
     if (keys.begin < keys.unmasked_begin || keys.begin >= keys.unmasked_end) {
-      softmax_tile<true>(scores, rows, keys.odd, keys.begin);
+      softmax_tile<true>(scores, rows, keys.begin);
     } else {
-      softmax_tile<false>(scores, rows, keys.odd, keys.begin);
+      softmax_tile<false>(scores, rows, keys.begin);
     }
     pack_probs(scores, probs);
   }
@@ -233,75 +259,103 @@ struct Fp8Consumer {
     v.advance();
   }
 
-  // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
-  __device__ __forceinline__ void run_tiles(const Tiles& keys, Accumulators& acc, Fp8Rows& rows) {
+  // The view's tiles, and those of the views behind it as long as they have some: the first product of a piece of work
+  // is issued with the last of the one before, whose rows leave under the other warpgroup's products. On return acc and
+  // rows hold the last piece's unnormalised state.
+  __device__ __forceinline__ void run_pieces(Tiles keys, Accumulators& acc, Fp8Rows& rows) {
     Scores scores;
     Product product;
     Probs probs;
-    begin_tiles(keys, scores, rows, probs);
+    wait(control.q_full[q.stage], q.phase);
+    issue<false>(scores, product, probs);
+    finish_scores<0>(scores);
+    begin_rows(keys, scores, rows, probs);
 
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
-      wait(control.k_full[k.stage], k.phase);
-      wait_turn();
-      ptx::wgmma_fence();
-      multiply_query_key(scores);
-      ptx::wgmma_commit();
-      wait(control.transposed_full[v.stage], v.phase);
-      multiply_probs_value(product, probs);
-      ptx::wgmma_commit();
-      pass_turn();
-      ptx::wgmma_wait<1>();
-      ptx::pin(scores);
-      release(&control.k_empty[k.stage]);
-      k.advance();
+      issue<true>(scores, product, probs);
+      finish_scores<1>(scores);
       const float correction[2] = {rows.correction[0], rows.correction[1]};
-      softmax_tile<kMasked>(scores, rows, keys.odd, tile);
-      ptx::wgmma_wait<0>();
-      ptx::pin(product);
-      release_values();
+      softmax_tile<kMasked>(scores, rows, tile);
+      finish_product(product);
       accumulate(product, acc, rows, correction);
       pack_probs(scores, probs);
     };
-    for_each_next(keys, advance);
-    release(&control.q_empty[q.stage]);
-    q.advance();
+    while (true) {
+      for_each_next(keys, advance);
+      leave_query();
+      Ring<Control<Config>::kViews> next = views;
+      next.advance();
+      wait(control.view_full[next.stage], next.phase);
+      const TileView& next_view = control.views[next.stage];
+      if (!__any_sync(0xffffffffu, next_view.valid && next_view.tiles.begin < next_view.tiles.end)) break;
+
+      wait(control.q_full[q.stage], q.phase);
+      issue<true>(scores, product, probs);
+      keys = find_tiles(next_view);
+      take_notes<true>(next_view);
+      finish_scores<0>(scores);
+      finish_product(product);
+      accumulate(product, acc, rows, rows.correction);
+      finish_piece(acc, rows);
+      noted ^= 1;
+      clear(acc, rows);
+      begin_rows(keys, scores, rows, probs);
+    }
 
     wait(control.transposed_full[v.stage], v.phase);
     ptx::wgmma_fence();
     multiply_probs_value(product, probs);
     ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin(product);
-    release_values();
+    finish_product(product);
     accumulate(product, acc, rows, rows.correction);
+  }
+
+  __device__ __forceinline__ static void clear(Accumulators& acc, Fp8Rows& rows) {
+#pragma unroll
+    for (int n = 0; n < Config::kDimV / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+    rows.row_max[0] = rows.row_max[1] = -INFINITY;
+    rows.row_sum[0] = rows.row_sum[1] = rows.correction[0] = rows.correction[1] = 0.0f;
+  }
+
+  __device__ __forceinline__ const TileView& view() const { return control.views[views.stage]; }
+  __device__ __forceinline__ Tiles find_tiles(const TileView& view) const {
+    const core::TileRange& tiles = view.tiles;
+    return {uniform(static_cast<int>(tiles.begin)), uniform(static_cast<int>(tiles.end)),
+            uniform(static_cast<int>(tiles.unmasked_begin)), uniform(static_cast<int>(tiles.unmasked_end))};
+  }
+  __device__ __forceinline__ void leave_query() {
+    release(&control.q_empty[q.stage]);
+    q.advance();
+  }
+
+  // Stores the rows of the current view and leaves it.
+  __device__ __forceinline__ void finish_piece(const Accumulators& acc, const Fp8Rows& rows) {
+    const float scale[2] = {notes().scale[0], notes().scale[1]};
+    fp8_epilogue(p, view(), first_row(), acc, rows, scale, notes().v_scale);
+    __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
+    release(&control.view_empty[views.stage]);
+    views.advance();
   }
 
   __device__ __forceinline__ void run() {
     if (group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
     while (true) {
       wait(control.view_full[views.stage], views.phase);
-      const TileView& view = control.views[views.stage];
-      if (!uniform(view.valid)) return;
+      const TileView& first = view();
+      if (!uniform(first.valid)) return;
       Accumulators acc;
-#pragma unroll
-      for (int n = 0; n < Config::kDimV / 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-      Fp8Rows rows{{-INFINITY, -INFINITY}, {0.0f, 0.0f}, {0.0f, 0.0f}};
-      Tiles keys{uniform(static_cast<int>(view.tiles.begin)), uniform(static_cast<int>(view.tiles.end)),
-                 uniform(static_cast<int>(view.tiles.unmasked_begin)),
-                 uniform(static_cast<int>(view.tiles.unmasked_end)), false};
+      Fp8Rows rows;
+      clear(acc, rows);
+      Tiles keys = find_tiles(first);
       if (keys.begin < keys.end) {
-        keys.odd = take_notes(view);
-        if constexpr (Config::kDimV <= 128) {
-          run_tiles(keys, acc, rows);
+        take_notes(first);
+        if constexpr (Config::kChains) {
+          run_pieces(keys, acc, rows);
         } else {
           Fp8WideLoop<Config>{*this, acc, rows}.run(keys);
         }
       }
-      const float scale[2] = {notes().scale[0], notes().scale[1]};
-      fp8_epilogue(p, view, first_row(), acc, rows, scale);
-      __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
-      release(&control.view_empty[views.stage]);
-      views.advance();
+      finish_piece(acc, rows);
     }
   }
 };

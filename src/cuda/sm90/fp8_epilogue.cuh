@@ -52,13 +52,11 @@ __device__ __forceinline__ void store_fp8_row(const Params& params, const float 
 template <int kColumns>
 __device__ __forceinline__ void fp8_epilogue(const Params& params, const TileView& view, int first,
                                              const float (&acc)[kColumns][4], const Fp8Rows& rows,
-                                             const float (&scale)[2]) {
+                                             const float (&scale)[2], float v_scale) {
   const ForwardParams& p = params.forward;
   const Fp8Params& f = params.fp8;
   const SequenceView& s = view.sequence;
-  const int64_t outer = key_batch(p, view), head_kv = view.head / p.group;
-  const float v_scale =
-      f.v_scale.data == nullptr ? 1.0f : f.v_scale.data[outer * f.v_scale.stride[0] + head_kv * f.v_scale.stride[2]];
+  const int64_t outer = key_batch(p, view), head_kv = view.head_kv;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = first + fragment_row(0, half), row = params.pack == 1 ? r : r / params.pack;

@@ -48,7 +48,7 @@ struct OrderedValues {
 #pragma unroll 1
     for (int span = 0; span < Config::kTileN / kKeySpan; ++span) {
       const Place at = place(view, slot + span * kKeySpan);
-      const int32_t box[5] = {at.slot, 0, warp, view.head / p.forward.group, at.page};
+      const int32_t box[5] = {at.slot, 0, warp, view.head_kv, at.page};
       cuda_ptx::cp_async_bulk_tensor(cuda_ptx::space_cluster, cuda_ptx::space_global,
                                      to + (span * Config::kValueRows + warp * kRows) * kKeySpan, &p.v_map, box, full);
     }

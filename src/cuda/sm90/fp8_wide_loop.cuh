@@ -58,12 +58,22 @@ struct Fp8WideLoop {
     add<64, 1>(upper(parts));
   }
 
-  // As Fp8Consumer::run_tiles.
+  // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
   __device__ __forceinline__ void run(const typename Consumer::Tiles& keys) const {
     Parts parts;
     Probs probs;
-    c.begin_tiles(keys, scores(parts), rows, probs);
+    wait(c.control.q_full[c.q.stage], c.q.phase);
+    wait(c.control.k_full[c.k.stage], c.k.phase);
+    c.wait_turn();
+    ptx::wgmma_fence();
+    c.template multiply_query_key<0, true>(upper(parts));
+    c.template multiply_query_key<64, true>(lower(parts));
+    ptx::wgmma_commit();
+    c.pass_turn();
+    c.template finish_scores<0>(scores(parts));
+    c.begin_rows(keys, scores(parts), rows, probs);
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
+      c.v = c.k.before();  // V^T is one tile behind K: a ring of its own would be two registers
       wait(c.control.transposed_full[c.v.stage], c.v.phase);
       wait(c.control.k_full[c.k.stage], c.k.phase);
       c.wait_turn();
@@ -77,16 +87,13 @@ struct Fp8WideLoop {
       c.template multiply_query_key<64, true>(lower(parts));
       ptx::wgmma_commit();
       c.pass_turn();
-      ptx::wgmma_wait<0>();
-      ptx::pin(scores(parts));
-      c.release(&c.control.k_empty[c.k.stage]);
-      c.k.advance();
-      c.template softmax_tile<kMasked>(scores(parts), rows, keys.odd, tile);
+      c.template finish_scores<0>(scores(parts));
+      c.template softmax_tile<kMasked>(scores(parts), rows, tile);
       c.pack_probs(scores(parts), probs);
     };
     c.for_each_next(keys, advance);
-    c.release(&c.control.q_empty[c.q.stage]);
-    c.q.advance();
+    c.leave_query();
+    c.v = c.k.before();
 
     wait(c.control.transposed_full[c.v.stage], c.v.phase);
     multiply_most(parts, probs);

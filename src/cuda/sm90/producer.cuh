@@ -30,6 +30,7 @@ struct Producer {
   Ring<Config::kValueStages> v;
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
+  uint32_t wants;  // which of view_wanted is next
 
   // The lane of the producer's warp that issues copies.
   __device__ __forceinline__ static bool leads() { return threadIdx.x == (Config::kProduces ? 0 : 128); }
@@ -43,10 +44,9 @@ struct Producer {
       char* to = shared + q.stage * Config::kQueryBytes;
       const auto row = static_cast<int32_t>(view.sequence.q_row + view.first_row);
       const auto batch = static_cast<int32_t>(view.sequence.q_batch);
-      const int32_t head = view.head / p.pack;
 #pragma unroll
       for (int c = 0; c < Config::kDimQk / Config::kSpanColumns; ++c) {
-        const int32_t at[5] = {c * Config::kSpanColumns, 0, row, head, batch};
+        const int32_t at[5] = {c * Config::kSpanColumns, 0, row, view.pack, batch};
         cuda_ptx::cp_async_bulk_tensor(cuda_ptx::space_cluster, cuda_ptx::space_global,
                                        to + c * Config::kTileM * Config::kSpan, &p.q_map, at, full);
       }
@@ -114,8 +114,7 @@ struct Producer {
       to += box * Config::kSpan;
 #pragma unroll 1
       for (int c = 0; c < kColumns / Config::kSpanColumns; ++c) {
-        copy_box(*operand.map,
-                 {c * Config::kSpanColumns, slot - entry * p.forward.page_size, view.head / p.forward.group, page}, to,
+        copy_box(*operand.map, {c * Config::kSpanColumns, slot - entry * p.forward.page_size, view.head_kv, page}, to,
                  full);
         to += Config::kTileN * Config::kSpan;
       }
@@ -170,7 +169,7 @@ struct Producer {
     if constexpr (!Config::kDense) {
       copied_end = !view.copies || p.forward.page_size != 0 ? begin : view.gathers_tail ? end - 1 : end;
     }
-    const Position first{static_cast<int32_t>(view.sequence.kv_row), view.head / p.forward.group,
+    const Position first{static_cast<int32_t>(view.sequence.kv_row), view.head_kv,
                          static_cast<int32_t>(view.sequence.kv_batch)};
     // The next piece of work is asked for with so many tiles to go: finding it takes about as long as they do.
     constexpr int kLead = 3;
@@ -179,13 +178,14 @@ struct Producer {
   }
 
   __device__ __forceinline__ void want_view() {
-    if (leads()) cuda_ptx::mbarrier_arrive(&control.view_wanted);
+    if (leads()) cuda_ptx::mbarrier_arrive(&control.view_wanted[wants]);
+    wants ^= 1;
   }
 
   // K of one tile, where there is one, as soon as its stage has been left; before that of tile `wanted` the next piece
   // of work is asked for.
   __device__ __forceinline__ void load_key(const TileView& view, const Stretch& tiles, int tile) {
-    if (tile == tiles.wanted && leads()) cuda_ptx::mbarrier_arrive(&control.view_wanted);
+    if (tile == tiles.wanted) want_view();
     if (tile < tiles.end) {
       char* to = shared + Config::kKeyOffset + k.stage * Config::kKeyBytes;
       uint64_t* full = &control.k_full[k.stage];

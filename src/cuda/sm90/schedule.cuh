@@ -50,6 +50,21 @@ __device__ __forceinline__ Piece find_packed(const Params& p, uint32_t index, Pa
   return {};
 }
 
+// As locate_block.
+__device__ __forceinline__ WorkItem locate_piece(const Params& p, uint32_t index) {
+  const Schedule& schedule = p.forward.schedule;
+  const uint32_t first = schedule.remainder * schedule.query_blocks;
+  if (index < first) {
+    const uint32_t from_last = p.by_remainder.divide(index);
+    return {schedule.query_blocks - 1 - from_last, index - from_last * schedule.remainder};
+  }
+  const uint32_t section = p.by_section_pieces.divide(index - first);
+  index -= first + section * p.by_section_pieces.value;
+  const uint32_t from_last = p.by_section.divide(index);
+  return {schedule.query_blocks - 1 - from_last,
+          schedule.remainder + section * schedule.group + index - from_last * schedule.group};
+}
+
 template <class Config>
 __device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, PackedCursor& cursor) {
   const ForwardParams& f = p.forward;
@@ -60,8 +75,9 @@ __device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, Pac
   if (!Config::kDense && f.cu_seqlens_q != nullptr) {
     piece = find_packed<Config>(p, index, cursor);
   } else if (index < f.schedule.head_batches * f.schedule.query_blocks) {
-    const WorkItem item = locate_block(f.schedule, index);
-    piece = {item.head_batch / p.packs, item.head_batch % p.packs, item.query_block, 0, true};
+    const WorkItem item = locate_piece(p, index);
+    const uint32_t batch = p.by_packs.divide(item.head_batch);
+    piece = {batch, item.head_batch - batch * p.packs, item.query_block, 0, true};
   }
   piece.split = split;
   return piece;
@@ -72,9 +88,10 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
   view.valid = piece.valid;
   if (!piece.valid) return;
   const uint32_t head = piece.pack * p.pack;
-  const int rows = Config::kTileM / p.pack;
-  view.first_row = int64_t{piece.query_block} * rows;
-  view_block<Config::kDense, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, rows,
+  view.first_row = int64_t{piece.query_block} * p.tile_rows;
+  view.pack = static_cast<int32_t>(piece.pack);
+  view.head_kv = static_cast<int32_t>(head / static_cast<uint32_t>(p.forward.group));
+  view_block<Config::kDense, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, p.tile_rows,
                                              Config::kTileN, view);
   view.head = static_cast<int32_t>(head);
   view.split = piece.split;
@@ -126,7 +143,7 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
     if (!piece.valid) break;
     views.advance();
     // As late as the producer allows: what a block has taken no other can do.
-    wait(control.view_wanted, step % 2);
+    if (step >= p.ahead) wait(control.view_wanted[(step - p.ahead) % 2], (step - p.ahead) / 2 % 2);
     done = !tickets;
     if (leads && tickets) index = gridDim.x + atomicAdd(&p.tickets->next, 1);
     index = __shfl_sync(0xffffffffu, index, 0);
