@@ -15,6 +15,8 @@ import re
 import subprocess
 import sys
 
+import grid_tables
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- figures (\S+)(?: (\S+))? -->\n)(.*?)(<!-- end -->)", re.S)
 FIGURE = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e-?\d+)?)(<!--= (.*?) -->)", re.S)
@@ -324,6 +326,10 @@ TABLES = {
     "crossover": crossover,
     "append": append,
     "fp8": fp8,
+    "forward-grid": grid_tables.forward,
+    "backward-grid": grid_tables.backward,
+    "backward-ordered": grid_tables.ordered,
+    "decode-grid": grid_tables.decode,
     "ablations-sm90": lambda results: ablations(results, "cuda.sm90.forward"),
     "ablations-sm80": lambda results: ablations(results, "cuda.sm80.forward"),
 }

@@ -18,7 +18,9 @@ struct TileView : BlockView {
   int32_t head, split;  // head: the first of the pack
   int32_t pack;         // of query heads, counted over the heads
   int32_t head_kv;
-  int32_t batch;      // of the problem, also where q or k and v are packed
+  int32_t batch;  // of the problem, also where q or k and v are packed
+  // Of e4m3: scores times score_scale and the row's own scale are in base 2, o is times v_scale.
+  float score_scale, v_scale;
   bool valid;         // false: no more work
   bool copies;        // whole K and V tiles come by TMA; else rows are gathered
   bool gathers_tail;  // the last tile's rows are gathered, with zeros behind the last key
@@ -35,10 +37,6 @@ struct Ring {
       stage = 0;
       phase ^= 1;
     }
-  }
-  // The place before this one.
-  __device__ __forceinline__ Ring before() const {
-    return {stage == 0 ? kStages - 1 : stage - 1, stage == 0 ? phase ^ 1 : phase};
   }
 };
 

@@ -124,7 +124,7 @@ struct Fp8Consumer {
   __device__ __forceinline__ float find_scale(const TileView& view, int half) const {
     const Fp8Params& f = p.fp8;
     const int r = row_of(half), row = p.pack == 1 ? r : r / p.pack, head = view.head + r - row * p.pack;
-    float scale = p.forward.scale_log2;
+    float scale = view.score_scale;
     if (f.q_scale.data != nullptr) {
       // Rows past the last have none.
       const int64_t i = view.first_row + row < p.forward.seqlen_q ? view.first_row + row : p.forward.seqlen_q - 1;
@@ -132,9 +132,6 @@ struct Fp8Consumer {
           f.q_scale
               .data[view.batch * f.q_scale.stride[0] +
                     f.q_scale.rows.divide(static_cast<uint32_t>(i)) * f.q_scale.stride[1] + head * f.q_scale.stride[2]];
-    }
-    if (f.k_scale.data != nullptr) {
-      scale *= f.k_scale.data[key_batch(p.forward, view) * f.k_scale.stride[0] + view.head_kv * f.k_scale.stride[2]];
     }
     return scale;
   }
@@ -149,11 +146,6 @@ struct Fp8Consumer {
   template <bool kNext = false>
   __device__ __forceinline__ void take_notes(const TileView& view) const {
     Fp8Notes& out = notes<kNext>();
-    const CacheScale& v_scale = p.fp8.v_scale;
-    out.v_scale = 1.0f;
-    if (v_scale.data != nullptr) {
-      out.v_scale = v_scale.data[key_batch(p.forward, view) * v_scale.stride[0] + view.head_kv * v_scale.stride[2]];
-    }
     bool odd = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -331,7 +323,7 @@ struct Fp8Consumer {
   // Stores the rows of the current view and leaves it.
   __device__ __forceinline__ void finish_piece(const Accumulators& acc, const Fp8Rows& rows) {
     const float scale[2] = {notes().scale[0], notes().scale[1]};
-    fp8_epilogue(p, view(), first_row(), acc, rows, scale, notes().v_scale);
+    fp8_epilogue(p, view(), first_row(), acc, rows, scale);
     __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
     release(&control.view_empty[views.stage]);
     views.advance();

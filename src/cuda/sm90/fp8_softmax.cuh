@@ -21,8 +21,7 @@ struct alignas(16) Fp8Notes {
   int begin[2], end[2];  // keys that the rows keep
   float scale[2];        // positive: scores times it are in base 2
   float first_scale[2];  // what scores are multiplied by before, where they are (Fp8Consumer::softmax_tile)
-  float v_scale;
-  bool odd;  // some row of the warp has a scale that is no ordinary positive number
+  bool odd;              // some row of the warp has a scale that is no ordinary positive number
 };
 
 // Scores of a tile to probabilities.

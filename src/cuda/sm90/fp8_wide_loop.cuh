@@ -73,7 +73,6 @@ struct Fp8WideLoop {
     c.template finish_scores<0>(scores(parts));
     c.begin_rows(keys, scores(parts), rows, probs);
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
-      c.v = c.k.before();  // V^T is one tile behind K: a ring of its own would be two registers
       wait(c.control.transposed_full[c.v.stage], c.v.phase);
       wait(c.control.k_full[c.k.stage], c.k.phase);
       c.wait_turn();
@@ -93,7 +92,6 @@ struct Fp8WideLoop {
     };
     c.for_each_next(keys, advance);
     c.leave_query();
-    c.v = c.k.before();
 
     wait(c.control.transposed_full[c.v.stage], c.v.phase);
     multiply_most(parts, probs);

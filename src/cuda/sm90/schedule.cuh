@@ -83,6 +83,15 @@ __device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, Pac
   return piece;
 }
 
+// The row of the scales and of v's mean that belongs to the keys of a view: the sequence where they are packed.
+__device__ __forceinline__ int64_t key_batch(const ForwardParams& p, const TileView& view) {
+  return p.cu_seqlens_k != nullptr ? view.batch : view.sequence.kv_batch;
+}
+__device__ __forceinline__ float key_scale(const ForwardParams& p, const TileView& view, const CacheScale& scale) {
+  if (scale.data == nullptr) return 1.0f;
+  return scale.data[key_batch(p, view) * scale.stride[0] + view.head_kv * scale.stride[2]];
+}
+
 template <class Config>
 __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, TileView& view) {
   view.valid = piece.valid;
@@ -96,6 +105,10 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
   view.head = static_cast<int32_t>(head);
   view.split = piece.split;
   view.batch = static_cast<int32_t>(piece.batch);
+  if constexpr (Config::kBytes == 1) {
+    view.score_scale = p.forward.scale_log2 * key_scale(p.forward, view, p.fp8.k_scale);
+    view.v_scale = key_scale(p.forward, view, p.fp8.v_scale);
+  }
   if (Config::kDense) return;
   view.copies = p.kv_box_rows != 0 && (p.forward.page_size == 0 || view.sequence.kv_row % p.kv_box_rows == 0);
   view.gathers_tail = !p.kv_bounded && view.tiles.end * Config::kTileN > view.sequence.band.seqlen_k;
