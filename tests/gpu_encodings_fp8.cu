@@ -251,7 +251,7 @@ __global__ void bring_values(const __grid_constant__ Params p, int slot, int lef
   if (threadIdx.x == 0) {
     control.init();
     cuda::sm90::TileView& view = control.views[0];
-    view.head = 1;
+    view.head = view.head_kv = 1;
     view.sequence.kv_batch = 1;
     view.v = static_cast<const char*>(p.forward.v) + p.forward.v_stride.batch + p.forward.v_stride.head;
   }
