@@ -7,6 +7,7 @@ is reported is the time of one. Caches are dense or paged, of q's type or int8 o
 from __future__ import annotations
 
 import copy
+import statistics
 from typing import Any, Callable
 
 import torch
@@ -19,6 +20,9 @@ from ._bench_output import problem_of
 COLD_BYTES = 400 << 20
 FEWEST_CACHES = 2
 PROBE_BYTES = 2 << 30
+LATENCY_KEYS = 1024  # caches of at most so many keys are a matter of latency: a floor of it stands beside them
+LAUNCH_SAMPLES = 30
+MANY_PAIRS = 100  # about as many calls as a cell of LATENCY_KEYS has in its graph
 CACHE_DTYPES = {_c.INT8: torch.int8, _c.E4M3: torch.float8_e4m3fn}
 QUANTISED_SCALE = 4 / 127  # int8 of numbers up to 4
 PEERS = ("flash", "cudnn", "fa3")
@@ -187,9 +191,39 @@ def read_bandwidth() -> float:
     return PROBE_BYTES / best
 
 
+def empty_launches() -> dict[str, float]:
+    """Seconds of two empty kernels, the second behind the first, in a CUDA graph: `alone`, and `in a row` as one of
+    MANY_PAIRS in a graph, as the calls of a cell are. Medians."""
+
+    def seconds(pairs: int) -> float:
+        graph, samples = torch.cuda.CUDAGraph(), []
+        with torch.cuda.graph(graph):
+            for _ in range(2 * pairs):
+                torch.cuda._sleep(0)  # one thread that looks at a clock
+        for _ in range(LAUNCH_SAMPLES):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            samples.append(begin.elapsed_time(end) * 1e-3 / pairs)
+        return statistics.median(samples)
+
+    return {"alone": seconds(1), "in a row": seconds(MANY_PAIRS)}
+
+
+def floors(row: dict[str, Any], launches: dict[str, float], bandwidth: float) -> dict[str, float] | None:
+    """Seconds of empty_launches() and the row's bytes at `bandwidth`, where latency is what a row is about."""
+    if row["status"] != "ran" or problem_of(row["problem"]).seqlen_k > LATENCY_KEYS:
+        return None
+    return {name: seconds + row["bytes"] / bandwidth for name, seconds in launches.items()}
+
+
 def table_head(names: list[str], bandwidth: float) -> str:
     columns = "".join(f"{name:>16s}" for name in ["ours", *names])
-    return f"read probe {bandwidth * 1e-12:.2f} TB/s\n{'us / TB/s of K and V':52s}{columns}  of probe  /best  splits"
+    floor = "  floor: 2 empty launches in a row (alone) and the bytes"
+    head = f"{'us / TB/s of K and V':52s}{columns}  of probe  /best  splits{floor}"
+    return f"read probe {bandwidth * 1e-12:.2f} TB/s\n{head}"
 
 
 def table_line(row: dict[str, Any], names: list[str], bandwidth: float) -> str:
@@ -208,6 +242,9 @@ def table_line(row: dict[str, Any], names: list[str], bandwidth: float) -> str:
     times = [row["peers"][name]["seconds_median"] for name in names if name in row["peers"]]
     best = f"{min(times) / row['seconds_median']:7.3f}" if times else "      -"
     text += f"  {kv_bytes / row['seconds_median'] / bandwidth:8.3f}{best}  {row['num_splits']:6d}"
+    if row.get("floor_seconds"):
+        floor = {name: seconds * 1e6 for name, seconds in row["floor_seconds"].items()}
+        text += f"  {floor['in a row']:5.1f} ({floor['alone']:.1f})"
     for name, peer in row["peers"].items():
         if name not in peers.PEERS:
             text += f"  {name}{cell(peer['seconds_median'])}"

@@ -23,8 +23,9 @@ S and P in device memory, from libtessera_baselines.so beside the library. What 
 result file has the keys of `tessera bench --json`, estimate_seconds of the plan, and rms_error of every candidate
 against float64. Backward problems run without graphs, the forward pass outside of what is timed; their rms_error is
 the largest of dq's, dk's and dv's, each over the RMS of the gradient. Decode problems go over several caches a
-call, 400 MB of K and V in all, so that none is in L2 when it is read; times are of one. The suite append takes no peers
-and runs on the CPU where there is no CUDA device.
+call, 400 MB of K and V in all, so that none is in L2 when it is read; times are of one, up to 1024 keys beside a floor:
+two empty launches in a CUDA graph and the bytes at the read probe's rate. The suite append takes no peers and runs on
+the CPU where there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -460,10 +461,13 @@ def run(options: argparse.Namespace) -> int:
         return ablations.main(options, baselines, results, sample_calls)
     all_decode = all(map(decode.is_decode, options.problems))
     bandwidth = results["read_bytes_per_s"] = decode.read_bandwidth() if all_decode else None
+    launches = results["empty_launches_seconds"] = decode.empty_launches() if all_decode else None
     print(decode.table_head(options.peers, bandwidth) if bandwidth else table_head(options.peers), flush=True)
     for text in options.problems:
         results["rows"].append(measure(text, options, baselines))
         row = results["rows"][-1]
+        if bandwidth and launches and (floor := decode.floors(row, launches, bandwidth)):
+            row["floor_seconds"] = floor
         line = decode.table_line(row, options.peers, bandwidth) if bandwidth else table_line(row, options.peers)
         print(line, flush=True)
         if options.out:  # after each cell, so that a run cut short leaves what it measured

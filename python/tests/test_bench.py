@@ -132,9 +132,15 @@ def test_a_decode_case_reads_every_cache_once(words):
 def test_a_decode_line_has_the_share_of_the_probe():
     problem = "fwd bf16 b1 hq32 hkv8 sq1 sk1024 d128 cuda"
     peer = {"cudnn": {"seconds_median": 8e-6}}
-    figures = {"seconds_median": 7e-6, "kv_bytes": 4 << 20, "num_splits": 16, "peers": peer}
+    figures = {"seconds_median": 7e-6, "kv_bytes": 4 << 20, "bytes": 4.3e6, "num_splits": 16, "peers": peer}
     line = decode.table_line({"problem": problem, "status": "ran", **figures}, ["cudnn", "flash"], 4.3e12)
     assert "7.0 / 0.60" in line and "8.0 / 0.52" in line and "0.139" in line and "1.143" in line
+    row = {"problem": problem, "status": "ran", **figures}
+    floor = decode.floors(row, {"alone": 5e-6, "in a row": 3e-6}, 4.3e12)
+    assert floor == pytest.approx({"alone": 6e-6, "in a row": 4e-6})
+    assert decode.table_line({**row, "floor_seconds": floor}, [], 4.3e12).endswith(" 4.0 (6.0)")
+    assert decode.floors({**row, "problem": problem.replace("1024", "1032")}, floor, 4.3e12) is None
+    assert decode.floors({"problem": problem, "status": "refused"}, floor, 4.3e12) is None
 
 
 def test_only_picks_cells_that_have_all_words():
