@@ -12,6 +12,7 @@
 // Source: Dao et al., Flash-Decoding (2023).
 #pragma once
 
+#include "../ptx/grid.cuh"
 #include "../ptx/opaque.cuh"
 #include "../tile/decode_merge.cuh"
 #include "../tile/score.cuh"
@@ -149,10 +150,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   extern __shared__ __align__(128) char shared[];
   static_assert(sizeof(DecodeView) <= Config::kViewBytes);
   __shared__ DecodeView view;
+  // May begin while the launch before it still runs; a view that looks nothing up is made meanwhile.
   if (threadIdx.x == 0) {
+    if (!p.whole) ptx::wait_for_grids_before();
     view_unit(p, blockIdx.x, Config::kTileRows * p.row_tiles, Config::kTileN, Config::kCacheBytes, view);
   }
+  ptx::wait_for_grids_before();
   __syncthreads();
+  ptx::let_next_grid_begin();
   if (view.first_row >= view.rows) return;
 
   float acc[Config::kHeadDim / 16][Config::kRowBlocks][4] = {};

@@ -15,10 +15,18 @@ struct DecodeKernel {
                                 Config::kDynamicBytes);
   }
 
-  static cudaError_t launch(const DecodeParams& params, uint32_t blocks, cudaStream_t stream) {
-    void* arguments[] = {const_cast<DecodeParams*>(&params)};
-    return cudaLaunchKernel(decode_kernel<Element, Cache, Config>, dim3(blocks), dim3(Config::kThreads), arguments,
-                            Config::kDynamicBytes, stream);
+  static cudaError_t launch(const DecodeParams& params, uint32_t blocks, bool overlaps, cudaStream_t stream) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(Config::kThreads);
+    config.dynamicSmemBytes = Config::kDynamicBytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = overlaps ? 1 : 0;
+    return cudaLaunchKernelEx(&config, decode_kernel<Element, Cache, Config>, params);
   }
 
   static constexpr DecodeInstance instance() {

@@ -256,7 +256,8 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
   if (scope.error() != cudaSuccess)
     return scope.finish(scope.error(), "cuda.sm80.decode: making the device current", context.status);
   const auto blocks = static_cast<uint32_t>(c.units * c.splits);
-  const cudaError_t error = c.instance->launch(params, blocks, static_cast<cudaStream_t>(context.cuda_stream));
+  const cudaError_t error =
+      c.instance->launch(params, blocks, plan.device->arch >= 90, static_cast<cudaStream_t>(context.cuda_stream));
   return scope.finish(error, "cuda.sm80.decode: launch", context.status);
 }
 

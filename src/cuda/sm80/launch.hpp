@@ -37,7 +37,8 @@ struct BackwardKernels {
 struct DecodeInstance {
   int32_t head_dim, tile_rows, warps, tile_n, stages, threads, shared_bytes, blocks_per_sm;
   cudaError_t (*prepare)();  // on the current device
-  cudaError_t (*launch)(const DecodeParams& params, uint32_t blocks, cudaStream_t stream);
+  // `overlaps`: may begin before the launch in front of it has ended; from compute capability 9.0 on.
+  cudaError_t (*launch)(const DecodeParams& params, uint32_t blocks, bool overlaps, cudaStream_t stream);
 };
 
 struct DecodePair {
