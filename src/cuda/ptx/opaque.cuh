@@ -7,9 +7,14 @@
 
 namespace tessera::cuda::ptx {
 
-// The same number, made where it is used: what is computed from it is not kept in registers over a loop.
+// The same number, made where it is used: what is computed from it is neither kept in registers over a loop nor
+// computed in front of it.
 __device__ __forceinline__ int opaque(int value) {
   asm volatile("" : "+r"(value));
+  return value;
+}
+__device__ __forceinline__ unsigned long long opaque(unsigned long long value) {
+  asm volatile("" : "+l"(value));
   return value;
 }
 

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   float factor = 1.0f;
   if (view.tiles.begin < view.tiles.end) factor = run_tiles<Element, Cache, Config>(p, view, shared, acc, softmax);
   // Asked for here, needed when the warps have merged.
-  const unsigned long long seen = p.splits > 1 ? ptx::load_relaxed(p.arrivals + view.unit) : 0;
+  const unsigned long long seen = p.splits > 1 && threadIdx.x == 0 ? ptx::load_relaxed(p.arrivals + view.unit) : 0;
   __syncthreads();
   keep_state<Cache, Config>(shared, acc, factor, softmax);
   __syncthreads();

@@ -9,6 +9,7 @@
 
 #include "../ptx/atomic.cuh"
 #include "../ptx/math.cuh"
+#include "../ptx/opaque.cuh"
 #include "decode_unit.cuh"
 #include "output.cuh"
 
@@ -19,14 +20,6 @@ template <int kHeadDim>
 inline constexpr int kRowLanes = kHeadDim < 128 ? kHeadDim / 4 : 32;
 template <int kHeadDim>
 inline constexpr int kRowParts = kHeadDim / 4 / kRowLanes<kHeadDim>;
-
-// `count` states of one row.
-struct RowStates {
-  const float* acc;
-  const float2* statistics;
-  int acc_stride, statistics_stride;  // from state to state
-  int count;
-};
 
 template <int kHeadDim>
 struct MergedRow {
@@ -43,44 +36,93 @@ __device__ __forceinline__ void add_product(float4& sum, float factor, const flo
   sum.x += factor * x.x, sum.y += factor * x.y, sum.z += factor * x.z, sum.w += factor * x.w;
 }
 
-// The lanes of a row in turn hold the weights of kRowLanes states at a time. An empty state (sum 0) weighs nothing,
-// whatever its accumulators are.
+// What a state counts beside the highest base. Equal bases count 1 though they be infinite; an empty state (sum 0)
+// counts nothing, whatever its accumulators are.
+__device__ __forceinline__ float state_weight(float2 state, float highest) {
+  return state.y == 0.0f ? 0.0f : (state.x == highest ? 1.0f : ptx::ex2(state.x - highest));
+}
+
+// One row of the block's warps: `count` states `rows` apart. Every lane looks at all statistics, so that none waits for
+// another.
+template <class Config>
+__device__ __forceinline__ MergedRow<Config::kHeadDim> merge_warps(const char* shared, int row, int rows, int count) {
+  constexpr int kDim = Config::kHeadDim, kStates = Config::kWarps;
+  const float* acc = reinterpret_cast<const float*>(shared) + row * Config::kStateStride;
+  const float2* statistics = reinterpret_cast<const float2*>(shared + Config::kStateBytes) + row;
+  float2 one[kStates];
+  float4 values[kStates][kRowParts<kDim>];
+  MergedRow<kDim> merged{-INFINITY, 0.0f, {}};
+#pragma unroll
+  for (int i = 0; i < kStates; ++i) {
+    const int state = i < count ? i * rows : 0;
+    one[i] = statistics[state];
+    if (i >= count) one[i].y = 0.0f;
+#pragma unroll
+    for (int part = 0; part < kRowParts<kDim>; ++part) {
+      const float* at = acc + state * Config::kStateStride + part_column<kDim>(part);
+      values[i][part] = *reinterpret_cast<const float4*>(at);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kStates; ++i) {
+    if (one[i].y != 0.0f) merged.base = fmaxf(merged.base, one[i].x);
+  }
+#pragma unroll
+  for (int i = 0; i < kStates; ++i) {
+    const float weight = state_weight(one[i], merged.base);
+    merged.sum += weight * one[i].y;
+#pragma unroll
+    for (int part = 0; part < kRowParts<kDim>; ++part) {
+      if (weight != 0.0f) add_product(merged.o[part], weight, values[i][part]);
+    }
+  }
+  return merged;
+}
+
+// One row of `count` splits, each a row of `rows` in memory. The lanes of a row hold the weights of kRowLanes states at
+// a time.
 template <int kHeadDim>
-__device__ __forceinline__ MergedRow<kHeadDim> merge_row(const RowStates& states) {
+__device__ __forceinline__ MergedRow<kHeadDim> merge_splits(const float* acc, const float2* statistics, int rows,
+                                                            int count) {
   constexpr int kLanes = kRowLanes<kHeadDim>, kParts = kRowParts<kHeadDim>, kGroup = 16 / kParts;
   const int lane = threadIdx.x % kLanes;
-  const float* at = states.acc;
   MergedRow<kHeadDim> row{-INFINITY, 0.0f, {}};
 #pragma unroll 1
-  for (int first = 0; first < states.count; first += kLanes) {
-    const int here = states.count - first < kLanes ? states.count - first : kLanes;
+  for (int first = 0; first < count; first += kLanes) {
+    const int here = count - first < kLanes ? count - first : kLanes;
     float2 one = make_float2(-INFINITY, 0.0f);
-    if (lane < here) one = states.statistics[int64_t{first + lane} * states.statistics_stride];
+    if (lane < here) one = statistics[int64_t{first + lane} * rows];
     float weight = 0.0f;
 #pragma unroll 1
     for (int group = 0; group < here; group += kGroup) {
-      // Loads first, all at once, before anything waits for the statistics. What is past the last state is not added.
+      // Loads first, all at once, before anything waits for the statistics. What is past the last state weighs nothing.
       float4 values[kGroup][kParts];
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
+          const int state = first + group + i < count ? first + group + i : count - 1;
+          const float* at = acc + state * rows * kHeadDim;  // at most 2^15 splits of 64 rows
           values[i][part] = *reinterpret_cast<const float4*>(at + part_column<kHeadDim>(part));
         }
-        if (first + group + i + 1 < states.count) at += states.acc_stride;
       }
       if (group == 0) {
+        one.y = __int_as_float(ptx::opaque(__float_as_int(one.y)));  // or it is waited for in front of the loop
         float highest = one.y != 0.0f ? one.x : -INFINITY;
 #pragma unroll
         for (int distance = 1; distance < kLanes; distance *= 2) {
           highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
         }
         highest = fmaxf(highest, row.base);
-        // Equal bases weigh 1 though they be infinite.
         const float shrink = row.base == highest ? 1.0f : ptx::ex2(row.base - highest);
-        if (one.y != 0.0f) weight = one.x == highest ? 1.0f : ptx::ex2(one.x - highest);
+        weight = state_weight(one, highest);
+        float sum = weight * one.y;
+#pragma unroll
+        for (int distance = 1; distance < kLanes; distance *= 2) {
+          sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+        }
         row.base = highest;
-        row.sum = row.sum * shrink + weight * one.y;
+        row.sum = row.sum * shrink + sum;
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           float4& o = row.o[part];
@@ -89,17 +131,13 @@ __device__ __forceinline__ MergedRow<kHeadDim> merge_row(const RowStates& states
       }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        if (group + i >= here) break;  // the same in every lane
         const float w = __shfl_sync(0xffffffffu, weight, group + i, kLanes);
-        if (w == 0.0f) continue;
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) add_product(row.o[part], w, values[i][part]);
+        for (int part = 0; part < kParts; ++part) {
+          if (w != 0.0f) add_product(row.o[part], w, values[i][part]);
+        }
       }
     }
-  }
-#pragma unroll
-  for (int distance = 1; distance < kLanes; distance *= 2) {
-    row.sum += __shfl_xor_sync(0xffffffffu, row.sum, distance);
   }
   return row;
 }
@@ -134,6 +172,7 @@ __device__ __forceinline__ void store_row(const DecodeParams& p, const DecodeVie
 // counter was at some time since the block began.
 __device__ __forceinline__ bool arrives_last(const DecodeParams& p, uint32_t unit, unsigned long long seen) {
   unsigned long long* counter = p.arrivals + unit;
+  seen = ptx::opaque(seen);  // or it is waited for before the warps have merged
   // Where another block was faster, its count stands.
   if (seen - p.run >= static_cast<unsigned long long>(p.splits)) atomicCAS(counter, seen, p.run);
   const bool last = ptx::arrive(counter) == p.run + static_cast<unsigned long long>(p.splits) - 1;
@@ -162,19 +201,15 @@ __device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeV
   const auto left = static_cast<int>(view.rows - view.first_row), rows = left < block_rows ? left : block_rows;
   const int64_t unit_states = int64_t{view.unit} * p.splits * p.state_rows;
   // The states of the block's warps, then those of the splits.
-  RowStates states{reinterpret_cast<const float*>(shared),
-                   reinterpret_cast<const float2*>(shared + Config::kStateBytes), block_rows * Config::kStateStride,
-                   block_rows, Config::kWarps >> (p.row_tiles >> 1)};  // row_tiles is 1, 2 or 4
-  int row_stride = Config::kStateStride;
 #pragma unroll 1
-  for (bool whole = p.splits == 1;; whole = true) {
+  for (bool whole = p.splits == 1, ours = true;; whole = true, ours = false) {
     // The lanes of a warp stay together, also past the last row: shuffles need them all.
     for (int first = 0; first < rows; first += kStep) {
       const int mine = first + static_cast<int>(threadIdx.x) / kRowLanes<kDim>, row = mine < rows ? mine : rows - 1;
-      RowStates row_states = states;
-      row_states.acc += row * row_stride;
-      row_states.statistics += row;
-      const MergedRow<kDim> merged = merge_row<kDim>(row_states);
+      const MergedRow<kDim> merged =
+          ours ? merge_warps<Config>(shared, row, block_rows, Config::kWarps >> (p.row_tiles >> 1))  // 1, 2 or 4 tiles
+               : merge_splits<kDim>(p.states + (unit_states + row) * kDim, p.statistics + unit_states + row,
+                                    p.state_rows, p.splits);
       if (mine >= rows) continue;
       if (whole) {
         store_row<Element, kDim>(p, view, view.first_row + row, merged);
@@ -187,8 +222,6 @@ __device__ __forceinline__ void finish_unit(const DecodeParams& p, const DecodeV
     if (threadIdx.x == 0) last = arrives_last(p, view.unit, seen);
     __syncthreads();
     if (!last) return;
-    row_stride = kDim;
-    states = {p.states + unit_states * kDim, p.statistics + unit_states, p.state_rows * kDim, p.state_rows, p.splits};
   }
 }
 
