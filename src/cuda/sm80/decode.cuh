@@ -92,7 +92,9 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
   ScaleState<kBlocks> scale_state;
   // The first kStages - 1 turns start copies only.
   constexpr int kAhead = Config::kStages - 1;
-  int free = 0;  // the stage that is filled; the one behind it in the ring is read
+  int free = 0;   // the stage that is filled; the one behind it in the ring is read
+  int place = 0;  // of the tile's scales; the one in front of it in the ring is filled
+  char* const scales = shared_memory + Config::kStages * Config::kStageBytes;
 #pragma unroll 1
   for (int tile = begin - kAhead; tile < end; ++tile) {
     if (tile >= begin) {
@@ -110,13 +112,15 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
       // Kept a turn late, so that nothing waits for them; the barrier before their tile is still to come.
       static_assert(Config::kStages > 2);
       const float next = source.find_scale(tile + kAhead, page);
-      const int before = free == 0 ? kAhead : free - 1;
-      source.keep_scale(shared_memory + before * Config::kStageBytes + warp * Config::kWarpBytes, scale_ahead);
+      const int before = place == 0 ? Config::kScalePlaces - 1 : place - 1;
+      source.keep_scale(scales + (before * Config::kWarps + warp) * Config::kScaleBytes, scale_ahead);
       scale_ahead = next;
     }
     page = next_page;
     next_page = source.find(tile + kAhead + 2);
     free = free == kAhead ? 0 : free + 1;
+    const char* const tile_scales = scales + place * Config::kWarps * Config::kScaleBytes;
+    place = place == Config::kScalePlaces - 1 ? 0 : place + 1;
     // While the first keys are on their way.
     if (tile == begin - 1) {
       load_queries<Cache>(q, p, view);
@@ -128,7 +132,7 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
 #pragma unroll 1
     for (int piece = first_piece; piece < first_piece + p.row_tiles; ++piece) {
       const uint32_t part = free * Config::kStageBytes + piece * Config::kWarpBytes, keys = shared + part;
-      const auto* key_scales = reinterpret_cast<const float*>(shared_memory + part + 2 * Config::kKeyBytes);
+      const auto* key_scales = reinterpret_cast<const float*>(tile_scales + piece * Config::kScaleBytes);
       float scores[kBlocks][4];
       multiply_keys_queries<Product, Cache, Config>(scores, q, keys + key_lane);
       if constexpr (kScaled) ScaleState<kBlocks>::template apply_keys<Cache>(scores, key_scales, row_scale);

@@ -22,15 +22,18 @@ struct DecodeShape {
   static constexpr int kBlocksPerSm = kBlocksPerSm_, kCacheBytes = kCacheBytes_;
   static constexpr int kThreads = kWarps * 32, kWarpKeys = 16, kTileN = kWarps * kWarpKeys;
   static constexpr int kKeyBytes = kWarpKeys * kHeadDim * kCacheBytes;
-  // [K][V], of quantised caches also [scales of the keys][of the values].
-  static constexpr int kScaleBytes = kCacheBytes == 1 ? 2 * kWarpKeys * 4 : 0;
-  static constexpr int kWarpBytes = 2 * kKeyBytes + kScaleBytes, kStageBytes = kWarps * kWarpBytes;
+  // [K][V].
+  static constexpr int kWarpBytes = 2 * kKeyBytes, kStageBytes = kWarps * kWarpBytes;
+  // Of quantised caches [scales of the keys][of the values]. Those of a tile come a turn behind its copies, so there is
+  // one place less than stages; they lie behind the stages.
+  static constexpr int kScaleBytes = kCacheBytes == 1 ? 2 * kWarpKeys * 4 : 0, kScalePlaces = kStages - 1;
+  static constexpr int kLoopBytes = kStages * kStageBytes + kScalePlaces * kWarps * kScaleBytes;
   // Behind the main loop the warps' states lie there: [warp][row][dim], then [warp][row] (base, sum). Rows are 4 floats
   // apart from a multiple of 32, so that the 4 even or odd rows of a store lie in different banks.
   static constexpr int kStateStride = kHeadDim + 4;
   static constexpr int kStateBytes = kWarps * kTileRows * kStateStride * 4;
   static constexpr int kEndBytes = kStateBytes + kWarps * kTileRows * 8;
-  static constexpr int kDynamicBytes = kStages * kStageBytes > kEndBytes ? kStages* kStageBytes : kEndBytes;
+  static constexpr int kDynamicBytes = kLoopBytes > kEndBytes ? kLoopBytes : kEndBytes;
   static constexpr int kViewBytes = 256;
   static constexpr int kSharedBytes = kDynamicBytes + kViewBytes;
 };
@@ -46,11 +49,11 @@ struct DecodeConfig<128, 2, kRowBlocks> : DecodeShape<128, kRowBlocks, 4, 3, 2, 
 template <int kRowBlocks>
 struct DecodeConfig<256, 2, kRowBlocks> : DecodeShape<256, kRowBlocks, 2, 3, 2, 2> {};
 // Of bytes a key is half as many, while turning them into 16 bits costs instructions: more warps an SM, as far as
-// their registers go.
+// their registers go; at d 128 16 of them in two blocks, since fewer splits end sooner.
 template <int kRowBlocks>
 struct DecodeConfig<64, 1, kRowBlocks> : DecodeShape<64, kRowBlocks, 4, 6, 4, 1> {};
 template <>
-struct DecodeConfig<128, 1, 1> : DecodeShape<128, 1, 4, 3, 4, 1> {};
+struct DecodeConfig<128, 1, 1> : DecodeShape<128, 1, 8, 3, 2, 1> {};
 template <>
 struct DecodeConfig<128, 1, 2> : DecodeShape<128, 2, 4, 4, 3, 1> {};
 template <int kRowBlocks>

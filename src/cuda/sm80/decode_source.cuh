@@ -85,9 +85,9 @@ struct DecodeSource {
     row = static_cast<int>(scale.rows.divide(row));  // a factor of 0 where one scale is for all
     return scale.data[outer * scale.stride[0] + row * scale.stride[1] + view.head_kv * scale.stride[2]];
   }
-  // To the warp's part of the tile's stage.
-  __device__ __forceinline__ static void keep_scale(char* stage, float scale) {
-    reinterpret_cast<float*>(stage + 2 * Config::kKeyBytes)[threadIdx.x % 32] = scale;
+  // To the warp's part of the tile's scales.
+  __device__ __forceinline__ static void keep_scale(char* scales, float scale) {
+    reinterpret_cast<float*>(scales)[threadIdx.x % 32] = scale;
   }
 
  private:
