@@ -22,13 +22,15 @@ using core::Refusal;
 constexpr int64_t kInvariantSplit = 1024;
 // Measured on an H200 (docs/notes/decode.md). A launch; a block's start until its first keys are there, and its end; a
 // merge and what each state adds to it.
-constexpr double kLaunchSeconds = 3e-6, kBlockSeconds = 1.6e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 2.5e-8;
+constexpr double kLaunchSeconds = 2e-6, kBlockSeconds = 1.5e-6, kMergeSeconds = 1.5e-6, kStateSeconds = 2.5e-8;
 // For each further block that shares a multiprocessor: it starts behind the others.
-constexpr double kSharedSeconds = 3e-6;
-// A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another, pages
-// looked up (0.63 microseconds without): dense and paged caches are split alike, so that their results are the same
-// bits. Bytes are converted.
-constexpr double kTileSeconds = 0.72e-6, kByteTileSeconds = 0.87e-6;
+constexpr double kSharedSeconds = 3.2e-6;
+// A tile of keys of a block that has a multiprocessor to itself: the warps' own instructions, one after another. Pages
+// are looked up, which takes longer, yet dense and paged caches are split alike, so that their results are the same
+// bits. Bytes are converted; 8 warps share the multiprocessor's units two by two.
+constexpr double kTileSeconds = 0.66e-6, kByteTileSeconds = 0.87e-6, kWideByteTileSeconds = 1.35e-6;
+// Of the device's bandwidth, what blocks reach together.
+constexpr double kBandwidthShare = 0.91;
 
 int64_t rows_of(const Problem& p) { return p.seqlen_q * p.group; }
 
@@ -68,11 +70,12 @@ double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c
   const double row_bytes = static_cast<double>(p.head_dims()) * element;
   const int64_t seen = seen_keys(p), working = std::min(splits, (seen + keys - 1) / keys);
   const double bytes = row_bytes * static_cast<double>(std::min(seen, keys));
-  const double tile = element == 1 ? kByteTileSeconds : kTileSeconds;
-  const double rate = row_bytes * c.instance->tile_n / tile, bandwidth = 0.93 * device.bandwidth;
+  const double byte_tile = c.instance->warps > 4 ? kWideByteTileSeconds : kByteTileSeconds;
+  const double tile = element == 1 ? byte_tile : kTileSeconds;
+  const double rate = row_bytes * c.instance->tile_n / tile, bandwidth = kBandwidthShare * device.bandwidth;
   // Where `sharing` blocks could just take all of the bandwidth, they do not: none asks ahead of its own turn.
   const auto wave = [&](double sharing) {
-    return bytes / rate * std::pow(1 + std::pow(rate * sharing / bandwidth, 4), 0.25);
+    return bytes / rate * std::pow(1 + std::pow(rate * sharing / bandwidth, 8), 0.125);
   };
   const auto blocks = static_cast<double>(c.units * working), slots = static_cast<double>(c.slots);
   const double waves = std::floor(blocks / slots), rest = blocks - waves * slots;
