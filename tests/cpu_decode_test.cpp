@@ -224,6 +224,42 @@ TEST(CpuDecode, Int8RowsThatAreNotFiniteAreAsOnVectors) {
   }
 }
 
+// Blocks and splits that end anywhere, one key head and pairs of narrow ones, one strip of rows and more, in each q.
+TEST(CpuDecodeFull, Int8CachesOfEveryLength) {
+  constexpr const char* kHeads[] = {"hq4 hkv1 d64",  "hq8 hkv2 d64",      "hq6 hkv3 d64 dv40", "hq4 hkv1 d128",
+                                    "hq5 hkv5 d32",  "hq16 hkv1 d64",     "hq10 hkv2 d80",     "hq9 hkv3 d192 dv128",
+                                    "hq3 hkv1 d256", "hq12 hkv4 d64 dv64"};
+  constexpr const char* kWords[] = {"",        "causal", "window=90,0", "paged=1 pages=shuffled", "paged=16 sinks",
+                                    "splits=2"};
+  for (int begin = 1, turn = 0; begin <= 300; begin += 10, ++turn) {
+    std::string lens = std::to_string(begin);
+    for (int at = begin + 1; at < begin + 10; ++at) lens += ':' + std::to_string(at);
+    const std::string text = std::string("fwd ") +
+                             (turn % 3 == 0   ? "f32"
+                              : turn % 3 == 1 ? "f16"
+                                              : "bf16") +
+                             " b10 " + kHeads[turn % 10] + " sq" + std::to_string(1 + turn % 4) +
+                             " sk310 kv=int8 lens=" + lens + ' ' + kWords[turn / 3 % 6];
+    expect_right_on_every_row(scaled_operands(text, turn % 2), text + " scales of " + std::to_string(turn % 2));
+  }
+}
+
+// q as whole numbers of 22 bits of its row's largest element: rows of any size, and an element 10^4 times the others,
+// of which 9 bits are left.
+TEST(CpuDecode, Int8QueriesOfAnySizeAndWithOutliers) {
+  for (const char* dims : {"d64", "d128"}) {
+    const OperandSet operands = operands_of(std::string("fwd f32 b1 hq8 hkv2 sq2 sk300 kv=int8 ") + dims);
+    auto* q = const_cast<float*>(static_cast<const float*>(operands.tensors.q));
+    const int64_t dim = operands.problem.head_dim_qk;
+    for (int64_t r = 0; r < 16; ++r) {
+      float* row = q + r * dim;
+      for (int64_t d = 0; d < dim; ++d) row[d] *= r % 4 == 1 ? 1e-4f : r % 4 == 2 ? 1e-30f : r % 4 == 3 ? 0.0f : 0.1f;
+      if (r % 4 == 1) row[(7 * r) % dim] *= 1e4f;
+    }
+    expect_right_on_every_row(operands, std::string("queries of many sizes, ") + dims);
+  }
+}
+
 // Cache tails, spare pages and left padding hold NaN, infinity, and in int8 the largest numbers.
 TEST(CpuDecode, CacheBytesOutsideOfTheLengthsReachNothing) {
   for (const char* cache : kCaches) {
