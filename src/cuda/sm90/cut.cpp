@@ -172,7 +172,7 @@ Cut start_cut(const Problem& p, const DeviceInfo& device, const Instance& instan
 }
 
 Cut choose_cut(const Problem& p, const DeviceInfo& device, const Bucket& bucket) {
-  // Wide tiles pay where they leave no multiprocessor idle: without a mask from 512 keys on (H200, d 64, microseconds of
+  // Wide tiles pay where they leave no multiprocessor idle: without a mask from 512 keys on (H200, d 64, us of
   // 128 and 192 rows: N 512 205 and 191, N 1024 343 and 327), under one from 2048 (N 1024 causal 237 and 258).
   const Instance& instance = !is_plain(p)                                             ? bucket.general
                              : is_whole(p) && p.seqlen_k >= (p.banded() ? 2048 : 512) ? bucket.wide

@@ -29,7 +29,7 @@ struct Fp8Shape {
   static constexpr int kProducerRegisters = kGroups == 3 ? 56 : 40, kConsumerRegisters = kGroups == 3 ? 152 : 232;
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= kLaunchRegisters * (kGroups + 1));
   static_assert(kTileN % 32 == 0 && kDimQk % kSpan == 0 && kDimV % kSpan == 0);
-  // [Q tiles][K tiles][V tiles][V^T tiles][Control][Fp8Notes a consumer's thread, of two views where they chain]. A tile
+  // [Q tiles][K tiles][V tiles][V^T tiles][Control][Fp8Notes a consumer thread, of two views where they chain]. A tile
   // begins where its swizzle does: at 8 of its spans.
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kKeyBytes;
   static constexpr int kTransposedOffset = kValueOffset + kValueStages * kValueBytes;
