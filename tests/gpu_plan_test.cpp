@@ -161,6 +161,28 @@ TEST(CudaPlan, BackwardTakesTheTilesThatFit) {
   }
 }
 
+// Heads of a backward go together as far as they fit a quarter of L2. Under a band, where a head's first key tiles
+// weigh most, a wave of blocks is the least: else the last head's start when the others are nearly done.
+TEST(CudaPlan, BackwardKeepsAWaveTogether) {
+  const struct {
+    const char* text;
+    int32_t heads;
+  } cases[] = {
+      {"bwd bf16 b4 hq64 hkv8 sq4096 d128", 1},
+      {"bwd bf16 b4 hq64 hkv8 sq4096 d128 causal", 132 / 32},
+      {"bwd bf16 b4 hq64 hkv8 sq4096 d128 causal deterministic", 1},
+      {"bwd bf16 b2 hq16 sq8192 d128 causal", 132 / 64},
+      {"bwd bf16 b1 hq16 sq65536 d128 causal", 1},
+      {"bwd bf16 b1 hq2 sq128 d128 causal", 2},
+  };
+  for (const auto& one : cases) {
+    core::Plan plan;
+    tessera_status status{};
+    ASSERT_EQ(plan_for(std::string(one.text) + " cuda", "h200", &plan, &status), TESSERA_OK) << status.message;
+    EXPECT_EQ(plan.launch.variant, one.heads) << one.text;
+  }
+}
+
 // float32 sums of dq and two statistics a row, rows rounded up to 128 a sequence: linear in the lengths.
 TEST(CudaPlan, BackwardScratchIsLinear) {
   const auto workspace = [](const char* text) {

@@ -1,6 +1,8 @@
 // The shared host side of the CUDA backward kernels.
 #include "backward_host.hpp"
 
+#include <algorithm>
+
 #include "tile/backward_scheduler.cuh"
 
 namespace tessera::cuda {
@@ -137,14 +139,19 @@ double estimate_backward(const Problem& p, const core::DeviceInfo& device, int32
   return (compute > memory ? compute : memory) + around / bandwidth + 9e-6;
 }
 
-int32_t heads_together_backward(const Problem& p, int64_t l2_bytes) {
+int32_t heads_together_backward(const Problem& p, const core::DeviceInfo& device, int32_t tile_n) {
   const int64_t heads = p.batch * p.heads_kv;
   if (heads == 0) return 1;
   const int64_t dim = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
   const int64_t bytes = p.group * p.seqlen_q * (2 * p.head_dims() + 4 * dim) + 1;
   // Read from both halves of an L2, data lies in it twice. In a fixed order few tiles of one head at a time wait less.
-  const int64_t share = p.has(TESSERA_FLAG_DETERMINISTIC) ? 2 : 4;
-  return static_cast<int32_t>(clamp_to(l2_bytes / share / bytes, 1, heads));
+  const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
+  int64_t together = device.l2_bytes / (ordered ? 2 : 4) / bytes;
+  // Under a band a head's first tiles weigh most. With less than a wave of blocks together the last head's start when
+  // the others are nearly done.
+  if (p.banded() && !ordered)
+    together = std::max(together, device.units / std::max<int64_t>((p.seqlen_k + tile_n - 1) / tile_n, 1));
+  return static_cast<int32_t>(clamp_to(together, 1, heads));
 }
 
 }  // namespace tessera::cuda

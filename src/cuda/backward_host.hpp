@@ -40,8 +40,9 @@ struct BackwardRows {
   cudaError_t finish(cudaStream_t stream) const;
 };
 
-// Key/value heads of one batch after another, as many together as leave Q, dO and dq's sums in L2.
-int32_t heads_together_backward(const core::Problem& p, int64_t l2_bytes);
+// Key/value heads of one batch after another, as many together as leave Q, dO and dq's sums in L2, or under a band as
+// make a wave of blocks of tile_n keys.
+int32_t heads_together_backward(const core::Problem& p, const core::DeviceInfo& device, int32_t tile_n);
 
 // What explain says of the order of the main kernel's blocks and of dq.
 const char* backward_schedule(const core::Problem& p);

@@ -77,7 +77,7 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.threads = kernel.threads;
   launch.shared_bytes = kernel.shared_bytes;
   launch.workspace_bytes = lay_out_workspace(p, dq_sums(p).dim).bytes;
-  launch.variant = heads_together_backward(p, device.l2_bytes);
+  launch.variant = heads_together_backward(p, device, kernel.tile_n);
   launch.schedule = backward_schedule(p);
   launch.instructions = is_plain(p) ? "mma.sync, ldmatrix, cp.async" : "mma.sync, ldmatrix, cp.async; general scores";
   launch.seconds = estimate_backward(p, device, kernel.tile_n, rates(dq_sums(p).dim, device.arch));

@@ -57,7 +57,7 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.registers = kernel.consumer_registers;
   launch.shared_bytes = kernel.shared_bytes;
   launch.workspace_bytes = lay_out_workspace(p, kernel.dim).bytes;
-  launch.variant = heads_together_backward(p, device.l2_bytes);
+  launch.variant = heads_together_backward(p, device, kernel.tile_n);
   launch.schedule = backward_schedule(p);
   launch.instructions = p.softcap > 0 ? "wgmma, tma; softcap" : "wgmma, tma";
   launch.seconds = estimate_backward(p, device, kernel.tile_n, rates(kernel.dim));
