@@ -25,10 +25,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
   extern __shared__ __align__(1024) char shared[];
   static_assert(sizeof(BackwardControl<Config>) <= Config::kControlBytes);
   auto& control = *reinterpret_cast<BackwardControl<Config>*>(shared + Config::kControlOffset);
-  if (threadIdx.x == 0) {
-    control.init();
-    find_key_tile(p.backward, Config::kTileN, Config::kTileM, control.view);
-  }
+  if (threadIdx.x == 0) control.init();
+  if (threadIdx.x == 64) find_key_tile(p.backward, Config::kTileN, Config::kTileM, control.view);
   if (threadIdx.x < 4) {
     ptx::prefetch_tensor_map(threadIdx.x == 0   ? &p.q_map
                              : threadIdx.x == 1 ? &p.k_map
@@ -49,9 +47,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
     if (threadIdx.x == 64) turns.close();
   } else {
     ptx::grow_registers<Config::kConsumerRegisters>();
-    const uint32_t address = ptx::shared_address(shared);
-    BackwardWarpgroup<Element, Config, kKind> warpgroup{
-        p, control, shared, address, ptx::matrix_descriptor<Config::kSpan>(address, 0), group - 1, {}};
+    BackwardWarpgroup<Element, Config, kKind> warpgroup(p, control, shared, group - 1);
     if constexpr (Config::kWide) {
       consume_wide(warpgroup);
     } else {

@@ -22,15 +22,14 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
   typename Warpgroup::QueryGradients dq;
   const int span = Config::kSpans == 1 ? 0 : w.group, query = Config::kSpans == 1 ? w.group * Config::kDqQueries : 0;
 
-  wait(control.keys_full, 0);
-  wait(control.values_full, 0);
-  w.clear_key_tails();
+  w.wait_keys(control.keys_full, 0);
   BackwardStep step(control.view), before(control.view);
   wait(control.q_full[0], 0);
   w.clear_query_tail(0, step);
   ptx::wgmma_fence();
   w.multiply_rows(scores, 0, 0);
   ptx::wgmma_commit();
+  w.wait_keys(control.values_full, Config::kValueOffset);
 
   int number = 0;
 #pragma unroll 1
@@ -48,10 +47,11 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
     if (number > 0) w.release_lanes(&control.q_empty[ring.stage ^ 1]);
 
     w.make_probs(scores, probs, step);
+    const typename Warpgroup::Deltas delta = w.deltas();
     ptx::wgmma_wait<0>();
     ptx::pin(d_probs[0]);
     wait(control.grads_empty[ring.stage], ring.phase ^ 1);
-    w.make_grads(scores, d_probs, d_scores);
+    w.make_grads(scores, d_probs, delta, d_scores);
     if (number > 1) w.end_turn(ring.stage);
 
     ptx::wgmma_fence();
@@ -69,7 +69,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
     w.multiply_registers(dk, d_scores, 0);
     const BackwardStep added = before;
     before = step;
-    more = uniform(step.advance(control.view));
+    more = w.agreed(step.advance(w.view()));
     ring.advance();
     // Behind the last step this multiplies an old tile, and the result is dropped: wgmma that only some paths issue are
     // serialised by the compiler.

@@ -42,6 +42,20 @@ struct BackwardControl {
   }
 };
 
+// What the consumers ask of the view in every step, kept in registers: while wgmma reads shared memory a load from it
+// takes some 150 cycles.
+struct BackwardBounds {
+  int query_begin, query_end, plain_begin, plain_end, whole_end, last_head;
+
+  __device__ __forceinline__ explicit BackwardBounds(const KeyTileView& view)
+      : query_begin(uniform(view.query_begin)),
+        query_end(uniform(view.query_end)),
+        plain_begin(uniform(view.plain_begin)),
+        plain_end(uniform(view.plain_end)),
+        whole_end(uniform(view.whole_end)),
+        last_head(uniform(view.last_head)) {}
+};
+
 // One step of a block: a query tile of a query head. Steps go through the heads of the group, and through the query
 // tiles of each.
 struct BackwardStep {
@@ -49,8 +63,9 @@ struct BackwardStep {
 
   __device__ __forceinline__ explicit BackwardStep(const KeyTileView& view)
       : head(view.first_head), tile(view.query_begin) {}
-  // False behind the last one.
-  __device__ __forceinline__ bool advance(const KeyTileView& view) {
+  // False behind the last one. `View`: KeyTileView or BackwardBounds.
+  template <class View>
+  __device__ __forceinline__ bool advance(const View& view) {
     if (++tile < view.query_end) return true;
     tile = view.query_begin;
     return ++head < view.last_head;

@@ -53,18 +53,25 @@ struct BackwardProducer {
     const int64_t key = view.sequence.kv_row + int64_t{view.key_tile} * Config::kTileN;
     expect(&control.keys_full, Config::kKeyBytes);
     copy<Config::kTileN>(p.k_map, shared, key, view.kv_head, view.sequence.kv_batch, &control.keys_full);
+    BackwardStep step(view);
+    Ring<Config::kStages> ring;
+    copy_scored(step, ring);  // the first products need no V
     expect(&control.values_full, Config::kKeyBytes);
     copy<Config::kTileN>(p.v_map, shared + Config::kValueOffset, key, view.kv_head, view.sequence.kv_batch,
                          &control.values_full);
-    BackwardStep step(view);
-    Ring<Config::kStages> ring;
-    do {
-      wait(control.q_empty[ring.stage], ring.phase ^ 1);
-      copy_queries(p.q_map, 0, p.backward.lse, ring.stage, step, &control.q_full[ring.stage]);
+    while (true) {
       wait(control.d_o_empty[ring.stage], ring.phase ^ 1);
       copy_queries(p.d_o_map, 1, p.backward.delta, ring.stage, step, &control.d_o_full[ring.stage]);
       ring.advance();
-    } while (step.advance(view));
+      if (!step.advance(view)) return;
+      copy_scored(step, ring);
+    }
+  }
+
+  // Q, once its stage is empty.
+  __device__ __forceinline__ void copy_scored(const BackwardStep& step, const Ring<Config::kStages>& ring) const {
+    wait(control.q_empty[ring.stage], ring.phase ^ 1);
+    copy_queries(p.q_map, 0, p.backward.lse, ring.stage, step, &control.q_full[ring.stage]);
   }
 };
 

@@ -31,7 +31,34 @@ struct BackwardWarpgroup {
   uint32_t shared;      // its address
   uint64_t descriptor;  // of a matrix there, without its leading offset
   int group;            // of the consumers, counted from 0
+  BackwardBounds bounds;
+  float* dq_sums;  // where this lane adds to dq of the sequence's first query of head 0, in the warp's first 16 columns
   Ring<Config::kStages> ring;
+
+  // d 128 keeps in registers what others, which have none to spare, read from shared memory in every step.
+  static constexpr bool kHolds = kDim == 128;
+
+  // Its thread is of warpgroup `number` of the consumers.
+  __device__ __forceinline__ BackwardWarpgroup(const BackwardLaunchParams& params,
+                                               BackwardControl<Config>& shared_control, char* tile_memory, int number)
+      : p(params),
+        control(shared_control),
+        tiles(tile_memory),
+        shared(ptx::shared_address(tile_memory)),
+        descriptor(ptx::matrix_descriptor<kSpan>(shared, 0)),
+        group(number),
+        bounds(control.view),
+        dq_sums(p.backward.dq_sum + dq_transposed_fragment(0, 0, control.view.scratch_row, 0, kDim) +
+                threadIdx.x % 128 * 4) {}
+  __device__ __forceinline__ const auto& view() const {
+    if constexpr (kHolds) {
+      return bounds;
+    } else {
+      return control.view;
+    }
+  }
+  // What follows from the view alone is the same in every lane, and known to be where registers hold it.
+  __device__ __forceinline__ static bool agreed(bool value) { return kHolds ? value : uniform(value); }
 
   // Of the tile's blocks of 64 keys the one whose scores this warpgroup makes.
   __device__ __forceinline__ int key_block() const { return Config::kKeyBlocks == 1 ? 0 : group; }
@@ -66,16 +93,16 @@ struct BackwardWarpgroup {
     }
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
   }
-  // K and V, once they are there, by both warpgroups together.
-  __device__ __forceinline__ void clear_key_tails() const {
+  // Waits for K or V, by both warpgroups together.
+  __device__ __forceinline__ void wait_keys(uint64_t& full, uint32_t offset) const {
+    wait(full, 0);
     const int64_t valid = control.view.sequence.band.seqlen_k - int64_t{control.view.key_tile} * kTileN;
     if (valid >= kTileN) return;
-    clear_rows(0, kTileN, valid, thread(), kConsumers);
-    clear_rows(Config::kValueOffset, kTileN, valid, thread(), kConsumers);
+    clear_rows(offset, kTileN, valid, thread(), kConsumers);
     ptx::barrier_sync(kBothGroups, kConsumers);
   }
   __device__ __forceinline__ bool is_whole(const BackwardStep& step) const {
-    return uniform(step.tile < control.view.whole_end);
+    return agreed(step.tile < view().whole_end);
   }
   __device__ __forceinline__ int64_t valid_queries(const BackwardStep& step) const {
     return control.view.sequence.band.seqlen_q - int64_t{step.tile} * kTileM;
@@ -184,17 +211,40 @@ struct BackwardWarpgroup {
     }
   }
   __device__ __forceinline__ void make_probs(Scores& probs, Operand& operand, const BackwardStep& step) const {
-    if (uniform(step.tile >= control.view.plain_begin && step.tile < control.view.plain_end)) {
+    if (agreed(step.tile >= view().plain_begin && step.tile < view().plain_end)) {
       make_probs<false>(probs, operand, 0);
     } else {
       make_probs<true>(probs, operand, int64_t{step.tile} * kTileM);
     }
   }
 
+  // delta of the queries of a lane's columns: all loaded before they are wanted or, where registers are short, each
+  // then. See BackwardBounds for what such a load takes.
+  struct Deltas {
+    static constexpr bool kAhead = kHolds && kKind == ScoreKind::plain;
+    const float* queries;
+    float2 held[kAhead ? kTileM / 8 : 1]{};
+
+    __device__ __forceinline__ explicit Deltas(const float* delta) : queries(delta) {
+      if constexpr (kAhead) {
+#pragma unroll
+        for (int n = 0; n < kTileM / 8; ++n) held[n] = load(n);
+      }
+    }
+    __device__ __forceinline__ float2 load(int n) const {
+      return *reinterpret_cast<const float2*>(queries + fragment_column(n, 0));
+    }
+    __device__ __forceinline__ float2 of(int n) const { return kAhead ? held[n] : load(n); }
+  };
+  // Of the stage's queries.
+  __device__ __forceinline__ Deltas deltas() const {
+    return Deltas(reinterpret_cast<const float*>(tiles + Config::kStatisticsOffset +
+                                                 ring.stage * Config::kStatisticsBytes + kTileM * 4));
+  }
+
   // dS of the step: to registers for dk, and to shared memory for dq.
-  __device__ __forceinline__ void make_grads(const Scores& probs, const Scores& d_probs, Operand& operand) const {
-    const auto* delta = reinterpret_cast<const float*>(tiles + Config::kStatisticsOffset +
-                                                       ring.stage * Config::kStatisticsBytes + kTileM * 4);
+  __device__ __forceinline__ void make_grads(const Scores& probs, const Scores& d_probs, const Deltas& delta,
+                                             Operand& operand) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     // Rows are queries, of 64 keys of one warpgroup; lane l names row l % 8 of matrix l / 8.
     const uint32_t row = (lane / 16 * 8 + lane % 8) * kSpan + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
@@ -205,7 +255,7 @@ struct BackwardWarpgroup {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int n = 2 * step + half;
-        const float2 pair = *reinterpret_cast<const float2*>(delta + fragment_column(n, 0));
+        const float2 pair = delta.of(n);
         const float(&probs_n)[4] = probs[0][n], (&d_probs_n)[4] = d_probs[0][n];
         operand[step][2 * half] =
             Element::pack(probs_n[0] * (d_probs_n[0] - pair.x), probs_n[1] * (d_probs_n[1] - pair.y));
@@ -225,9 +275,14 @@ struct BackwardWarpgroup {
     const BackwardParams& b = p.backward;
     const int block = span * 4 + static_cast<int>(threadIdx.x / 32 % 4);  // of 16 columns
     if (block * 16 >= b.f.head_dim_qk) return;
-    const int64_t row = control.view.scratch_row + int64_t{step.tile} * kTileM + query;
-    float* sums =
-        b.dq_sum + dq_transposed_fragment(b.scratch_rows, step.head, row, block * 16, kDim) + threadIdx.x % 32 * 4;
+    const int64_t row = int64_t{step.tile} * kTileM + query;
+    float* sums;
+    if constexpr (kHolds) {
+      sums = dq_sums + dq_transposed_fragment(b.scratch_rows, step.head, row, span * 64, kDim);
+    } else {
+      sums = b.dq_sum + threadIdx.x % 32 * 4 +
+             dq_transposed_fragment(b.scratch_rows, step.head, control.view.scratch_row + row, block * 16, kDim);
+    }
 #pragma unroll
     for (int n = 0; n < kDqBlocks; ++n) ptx::reduce_add_v4(sums + n * kDim * 8, dq[n]);
   }

@@ -99,7 +99,7 @@ struct WideConsumer {
       load_probs(probs);
       w.release_lanes(&w.control.probs_empty);
       wait(w.control.grads_empty[w.ring.stage], w.ring.phase ^ 1);
-      w.make_grads(probs, scores, operand);
+      w.make_grads(probs, scores, w.deltas(), operand);
     }
     // Products with the tile and the reads of its lse or delta are done.
     w.release_lanes(&empty(kScoreTensor)[w.ring.stage]);
@@ -112,9 +112,8 @@ struct WideConsumer {
     typename Warpgroup::Scores scores;
     typename Warpgroup::Operand operand;
     typename Warpgroup::QueryGradients dq;
-    wait(control.keys_full, 0);
-    wait(control.values_full, 0);
-    w.clear_key_tails();
+    w.wait_keys(control.keys_full, 0);
+    w.wait_keys(control.values_full, Config::kValueOffset);
     BackwardStep step(control.view), before(control.view), added(control.view);
     wait_scored(step);
     multiply_scores(scores);
