@@ -35,8 +35,8 @@ ALLOWED_BYTES = {
     "sm8015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 24,
     # FlashAttention-1 with tiles for 32 KiB at d 64, on 8.0 and 12.0: six numbers, for three blocks a multiprocessor.
     "CudaFa1ConfigILi64ELi32E": 24,
-    # e4m3: scores, p and both levels of accumulators are 214 of 232 registers; the plain loop loads two numbers that
-    # do not change at d 128, one at d 256. The scheduling and transposing warps, of 40 registers, keep some there.
+    # e4m3: scores, p and both levels of accumulators are 214 of 232 registers; the loops
+    # keep nothing there. The scheduling and transposing warps, of 40 registers, do, and the code between two tiles.
     "sm9018fp8_forward_kernelINS1_8MeasuredINS1_8Fp8ShapeILi128E": 72,
     "sm9018fp8_forward_kernelINS1_8MeasuredINS1_8Fp8ShapeILi256E": 100,
     # d 64 with 192 rows: 160 registers hold the plain loop; the masked loops and the scheduler thread keep a few

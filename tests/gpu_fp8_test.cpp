@@ -6,6 +6,7 @@
 
 #include "baselines/elements.hpp"
 #include "cases.hpp"
+#include "device_info.hpp"
 #include "gpu_support.hpp"
 
 namespace tessera::tests {
@@ -87,6 +88,23 @@ INSTANTIATE_TEST_SUITE_P(
 
 // v as the quantiser's order 1 has it. What no row fills is NaN, in the groups of 16 too.
 void order_values(tessera_problem* p) { p->v_order = 1; }
+
+// On two multiprocessors a block has one piece of work after another, and the first product of the next is issued with
+// the last one's; the words above have a block a piece on a large device.
+class GpuFp8Chains : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuFp8Chains, MatchesTheJudge) {
+  TESSERA_NEEDS_FP8();
+  const int spared = core::cuda_info(0, nullptr)->units - 2;
+  check_close(operands_of("fwd e4m3 " + std::string(GetParam()) + " sm_margin=" + std::to_string(spared) + " cuda"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Words, GpuFp8Chains,
+                         ::testing::Values("b2 hq4 sq300 sk700 d64 causal", "b3 hq4 sq270 sk400 d128",
+                                           "b2 hq4 hkv2 sq400 sk150 d128 causal sinks o=f32",
+                                           "b5 hq2 sq150 sk200 d128 packed lens=150:0:1:0:77 causal",
+                                           "b1 hq3 sq300 sk1500 d128 window=64,0", "b2 hq2 sq140 sk1400 d64",
+                                           "b2 hq2 sq200 sk600 d256"));
 
 class GpuFp8Ordered : public ::testing::TestWithParam<const char*> {};
 

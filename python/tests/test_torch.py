@@ -341,6 +341,34 @@ class TestCudaGraphs:
             torch.cuda.synchronize()
             judge(o, q, k[:, :length], v[:, :length], lse, causal=True)
 
+    @pytest.mark.parametrize("lengths", [None, [4000, 17]], ids=["whole", "looked up"])
+    def test_decode_waits_for_the_call_before_it(self, lengths):
+        # A launch of decode begins while the one before it ends: each takes the output of the one before as its query.
+        q, k, v = operands("cuda", seqlen_q=1, seqlen_k=4096, heads_q=8, heads_kv=2, dim=128)
+        k, v = k * 3, v * 8  # else all outputs of a chain are the same mean
+        used = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device="cuda")
+        step = lambda x: tessera.attention(x, k, v, seqused_k=used)
+
+        def chain(between):
+            x = q
+            for _ in range(50):
+                x = step(x)
+                between()
+            return x
+
+        expected = chain(torch.cuda.synchronize)
+        assert not torch.equal(expected, step(q))
+        for _ in range(20):
+            assert torch.equal(chain(lambda: None), expected)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x = chain(lambda: None)
+        for _ in range(20):
+            x.fill_(float("nan"))
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(x, expected)
+
     def test_runs_on_the_current_stream(self):
         q, k, v = operands("cuda", batch=1, seqlen_q=512, seqlen_k=512)
         expected = tessera.attention(q, k, v)

@@ -16,7 +16,7 @@ namespace tessera::cuda::sm90 {
 struct TileView : BlockView {
   int64_t first_row;    // of the tile, in rows of the sequence
   int32_t head, split;  // head: the first of the pack
-  int32_t pack;         // of query heads, counted over the heads
+  int32_t pack_index;   // of query heads, in their order
   int32_t head_kv;
   int32_t batch;  // of the problem, also where q or k and v are packed
   // Of e4m3: scores times score_scale and the row's own scale are in base 2, o is times v_scale.
@@ -48,9 +48,18 @@ __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
 // The same in every lane, and known to be by the compiler: wgmma's descriptors then stay in uniform registers.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
+// The row of the scales and of v's mean that belongs to the keys of a view of e4m3: the sequence where they are packed.
+__device__ __forceinline__ int64_t key_batch(const ForwardParams& p, const TileView& view) {
+  return p.cu_seqlens_k != nullptr ? view.batch : view.sequence.kv_batch;
+}
+__device__ __forceinline__ float key_scale(const ForwardParams& p, const TileView& view, const CacheScale& scale) {
+  if (scale.data == nullptr) return 1.0f;
+  return scale.data[key_batch(p, view) * scale.stride[0] + view.head_kv * scale.stride[2]];
+}
+
 template <class Config>
 struct Control {
-  static constexpr int kViews = 4;  // at work, behind it, and what is looked for ahead of both
+  static constexpr int kViews = 4;  // the consumers', the producer's, and two found ahead of it
   // Lanes that arrive for a tile of V, and of each warp for its room: where warps read by plain loads what others may
   // have gathered, every lane speaks for itself, as race checkers want it; the tensor cores' reads need one lane only.
   static constexpr int kValueLanes = Config::kTransposers == 0 ? 1 : 32;

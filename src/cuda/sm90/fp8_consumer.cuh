@@ -1,4 +1,4 @@
-// A consumer warpgroup of e4m3: as consumer.cuh, with p v of one key tile in accumulators of its own, which float32
+// A consumer warpgroup of e4m3: as consumer.cuh, but for chains of tiles (run_pieces), and with p v of one key tile in
 // arithmetic adds to those of the tiles before. The tensor cores sum e4m3's products in short accumulators: one sum
 // over 16384 keys whose values have a mean lost 19 % of it, two levels 0.1 % (docs/notes/hopper.md).
 #pragma once

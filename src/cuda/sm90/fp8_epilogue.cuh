@@ -4,8 +4,8 @@
 
 #include "../ptx/math.cuh"
 #include "../tile/output.cuh"
+#include "control.cuh"
 #include "fp8_softmax.cuh"
-#include "schedule.cuh"
 
 namespace tessera::cuda::sm90 {
 

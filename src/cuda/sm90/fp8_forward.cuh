@@ -4,7 +4,7 @@
 // The roles of forward.cuh, of the producer's warpgroup warp 0 copies, warp 1 schedules, warps 2 and 3 transpose V or
 // copy V^T.
 // Shared memory at d 128: 2 x 16 KB Q, 3 x (16 KB K, 16 KB V, 17 KB V^T), 2 KB barriers and views,
-// 8 KB notes, 189 KB together; at d 256 32 KB Q, 2 x 32 KB K, 32 KB V, 2 x 33 KB V^T, 204 KB.
+// 24 KB notes, 205 KB together; at d 256 32 KB Q, 2 x 32 KB K, 32 KB V, 2 x 33 KB V^T, 12 KB notes, 208 KB.
 // Work: 4 kTileM kTileN d FLOPs a step, 128 x 128 x 128 in 1024 cycles of the tensor cores, 1024 of the exponential
 // unit (16 a cycle): neither bounds it alone, the chain from one to the other does.
 // Source: Shah et al., FlashAttention-3, section 3.3; two levels of accumulation as in DeepSeek-V3, section 3.3.2.

@@ -38,7 +38,7 @@ constexpr Instance instance_of(cudaError_t (*prepare)(),
           launch};
 }
 
-// Wide tiles are for long dense rows. `general` also takes softcap, bias, ALiBi and any scale.
+// Wide tiles are for dense rows where they pay. `general` also takes softcap, bias, ALiBi and any scale.
 struct Bucket {
   Instance plain, wide, general;
 };

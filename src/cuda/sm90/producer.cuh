@@ -46,7 +46,7 @@ struct Producer {
       const auto batch = static_cast<int32_t>(view.sequence.q_batch);
 #pragma unroll
       for (int c = 0; c < Config::kDimQk / Config::kSpanColumns; ++c) {
-        const int32_t at[5] = {c * Config::kSpanColumns, 0, row, view.pack, batch};
+        const int32_t at[5] = {c * Config::kSpanColumns, 0, row, view.pack_index, batch};
         cuda_ptx::cp_async_bulk_tensor(cuda_ptx::space_cluster, cuda_ptx::space_global,
                                        to + c * Config::kTileM * Config::kSpan, &p.q_map, at, full);
       }

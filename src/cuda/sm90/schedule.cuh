@@ -24,7 +24,7 @@ struct PackedCursor {
 // to its first over all heads. Called by a whole warp, with indices that grow; a lane counts one sequence.
 template <class Config>
 __device__ __forceinline__ Piece find_packed(const Params& p, uint32_t index, PackedCursor& cursor) {
-  const uint32_t batches = p.forward.schedule.head_batches / p.packs, rows = Config::kTileM / p.pack;
+  const uint32_t batches = p.forward.schedule.head_batches / p.packs, rows = static_cast<uint32_t>(p.tile_rows);
   const uint32_t lane = threadIdx.x % 32;
   for (; cursor.first < batches; cursor.first += 32) {
     const uint32_t batch = cursor.first + lane;
@@ -83,22 +83,13 @@ __device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, Pac
   return piece;
 }
 
-// The row of the scales and of v's mean that belongs to the keys of a view: the sequence where they are packed.
-__device__ __forceinline__ int64_t key_batch(const ForwardParams& p, const TileView& view) {
-  return p.cu_seqlens_k != nullptr ? view.batch : view.sequence.kv_batch;
-}
-__device__ __forceinline__ float key_scale(const ForwardParams& p, const TileView& view, const CacheScale& scale) {
-  if (scale.data == nullptr) return 1.0f;
-  return scale.data[key_batch(p, view) * scale.stride[0] + view.head_kv * scale.stride[2]];
-}
-
 template <class Config>
 __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, TileView& view) {
   view.valid = piece.valid;
   if (!piece.valid) return;
   const uint32_t head = piece.pack * p.pack;
   view.first_row = int64_t{piece.query_block} * p.tile_rows;
-  view.pack = static_cast<int32_t>(piece.pack);
+  view.pack_index = static_cast<int32_t>(piece.pack);
   view.head_kv = static_cast<int32_t>(head / static_cast<uint32_t>(p.forward.group));
   view_block<Config::kDense, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, p.tile_rows,
                                              Config::kTileN, view);
