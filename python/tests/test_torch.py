@@ -346,8 +346,8 @@ class TestCudaGraphs:
         # A launch of decode begins while the one before it ends: each takes the output of the one before as its query.
         q, k, v = operands("cuda", seqlen_q=1, seqlen_k=4096, heads_q=8, heads_kv=2, dim=128)
         k, v = k * 3, v * 8  # else all outputs of a chain are the same mean
-        used = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device="cuda")
-        step = lambda x: tessera.attention(x, k, v, seqused_k=used)
+        used = {} if lengths is None else {"seqused_k": torch.tensor(lengths, dtype=torch.int32, device="cuda")}
+        step = lambda x: OP(*arguments(x, k, v, **used))[0]
 
         def chain(between):
             x = q

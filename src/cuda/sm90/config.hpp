@@ -46,8 +46,8 @@ struct Measured : Shape {
   static constexpr double kShare = kSharePercent * 0.01, kOverheadTiles = kOverheadPercent * 0.01;
 };
 
-// Shapes by bucket of head dims. Plain takes plain scores of any layout; Wide dense rows where three warpgroups pay (cut.cpp); General all scores, with
-// fewer keys a step, since the scores' arithmetic needs registers too.
+// Shapes by bucket of head dims. Plain takes plain scores of any layout; Wide dense rows where three warpgroups pay
+// (cut.cpp); General all scores, with fewer keys a step, since the scores' arithmetic needs registers too.
 template <int kDimQk, int kDimV>
 struct ForwardConfig;
 template <>
