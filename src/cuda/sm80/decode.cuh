@@ -6,7 +6,7 @@
 // the end.
 // A warp copies 16 keys of each tile into stages of its own. With one row tile it reads no others, so no warp waits for
 // another; with more, warps read what others copied, at one barrier a tile.
-// Shared memory: kStages x [warp][K, V of 16 keys]; afterwards the warps' states (DecodeShape).
+// Shared memory: kStages x [warp][K, V of 16 keys], of bytes their scales; afterwards the warps' states (DecodeShape).
 // Work: 4 * 8 * d FLOPs (16 rows: twice) against 4 * d bytes a key, so device memory bounds it; registers hold queries
 // and accumulators, and each byte passes shared memory once in each direction.
 // Source: Dao et al., Flash-Decoding (2023).

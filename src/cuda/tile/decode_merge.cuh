@@ -1,5 +1,5 @@
 // The end of a decode block: the states of its warps become one, which is the result or, with several splits, a partial
-// state; the block of a unit that comes last merges those. Both merges are the same, in the order of the states.
+// state; the block of a unit that comes last merges those. Both take the states in an order that does not change.
 // A state of a row is its base (the maximum in base 2), its sum and its accumulators relative to the base.
 // Invariant: rows that saw no key, and those past a used length, are +0 and -inf, whatever the accumulators hold.
 #pragma once
