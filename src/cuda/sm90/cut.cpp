@@ -230,8 +230,9 @@ int run_cut(const Plan& plan, const core::RunContext& context, const Cut& c, Par
   const auto heads = static_cast<uint32_t>(c.heads), group = static_cast<uint32_t>(plan.launch.variant);
   set_order({static_cast<uint32_t>(c.tiles), heads, group, heads % group}, p.heads_q, c.pack,
             static_cast<int32_t>(c.rows), params);
-  // A short piece that is asked for within the one before is waited for (docs/notes/hopper.md).
-  params->ahead = c.takes_tickets() && p.seqlen_k <= 8 * c.instance->tile_n ? 1 : 0;
+  // A short piece that is asked for within the one before is waited for (docs/notes/hopper.md). Past d 128 there is one
+  // tile of Q, which has to be left first anyway.
+  params->ahead = c.takes_tickets() && c.instance->dim_qk <= 128 && p.seqlen_k <= 8 * c.instance->tile_n ? 1 : 0;
   params->kv_box_rows = kv_box_rows(p, *c.instance);
   params->kv_bounded = is_bounded(p);
 
