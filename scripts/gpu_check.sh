@@ -32,6 +32,8 @@ cublas=$(python3 -c "$find_cublas" 2>/dev/null)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:$build_dir:${cublas:-/usr/local/cuda/lib64}
 [ -d "$source_dir/tests/data" ] && export TESSERA_TEST_DATA=$source_dir/tests/data
 export TESSERA_LIBRARY=$build_dir/libtessera.so PYTHONUNBUFFERED=1
+# Else the pools of many graphs, the textbook's above all, take the whole device in pieces that nothing else fits.
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 export PYTHONPATH=$source_dir/python${PYTHONPATH:+:$PYTHONPATH}
 
 # start NAME SECONDS COMMAND...: runs it in the background under a time limit, its log and its verdict in files.
