@@ -13,9 +13,9 @@ if(TESSERA_CUDA)
   elseif(CUDAToolkit_VERSION VERSION_LESS 12.9)
     message(STATUS "tessera: CUDA ${CUDAToolkit_VERSION} found, 12.9 or later expected: the CUDA kernels are left out")
   else()
-    # One compute_80 pass (src/CMakeLists.txt says which sources have more), native code for each generation (8.6 and 8.9
-    # run sm_80 code) and PTX for what comes later:
-    # one pass a target would cost 2.4 times as long. CMake 3.25 knows neither that form nor C++20 for nvcc 13.
+    # One compute_80 pass (src/CMakeLists.txt says which sources have more), native code for each generation (8.6 and
+    # 8.9 run sm_80 code) and PTX for what comes later: one pass a target would cost 2.4 times as long. CMake 3.25 knows
+    # neither that form nor C++20 for nvcc 13.
     set(CMAKE_CUDA_ARCHITECTURES OFF)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas_log.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
     enable_language(CUDA)

@@ -42,8 +42,8 @@ struct BackwardControl {
   }
 };
 
-// What the consumers ask of the view in every step; at d 128 in registers: while wgmma reads shared memory a load from it
-// takes some 150 cycles.
+// What the consumers ask of the view in every step; at d 128 in registers: while wgmma reads shared memory a load from
+// it takes some 150 cycles.
 struct BackwardBounds {
   int query_begin, query_end, plain_begin, plain_end, whole_end, last_head;
 
