@@ -316,11 +316,12 @@ TEST(CudaPlanSm90, E4m3TakesItsOwnRow) {
   expect("fwd e4m3 b2 hq4 sq300 d128 packed lens=longtail", 128, 128, D128::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d144 dv16", 128, 128, D256::kSharedBytes, 2);
   expect("fwd e4m3 b2 hq4 sq300 d16 dv256 causal packed lens=longtail", 128, 128, D256::kSharedBytes, 2);
-  // Two Q tiles; three of K, V and V^T with eight rows of ones; barriers; 32 bytes a consumer's thread.
-  EXPECT_EQ(D128::kSharedBytes, 2 * 16384 + 3 * (16384 + 16384 + 17408) + 2048 + 8192);
-  EXPECT_EQ(D64::kSharedBytes, 2 * 12288 + 3 * (6144 + 6144 + 6912) + 2048 + 12288);
-  // One Q tile, two of K, one of V, two of V^T.
-  EXPECT_EQ(D256::kSharedBytes, 32768 + 2 * 32768 + 32768 + 2 * 33792 + 2048 + 8192);
+  // Two Q tiles; three of K, V and V^T with eight rows of ones; barriers; 48 bytes a consumer's thread for each of two
+  // pieces of work.
+  EXPECT_EQ(D128::kSharedBytes, 2 * 16384 + 3 * (16384 + 16384 + 17408) + 2048 + 2 * 12288);
+  EXPECT_EQ(D64::kSharedBytes, 2 * 12288 + 3 * (6144 + 6144 + 6912) + 2048 + 2 * 18432);
+  // One Q tile, two of K, one of V, two of V^T; one piece.
+  EXPECT_EQ(D256::kSharedBytes, 32768 + 2 * 32768 + 32768 + 2 * 33792 + 2048 + 12288);
   const Planned rows(std::string("fwd e4m3 sq300 d64") + kFp8);
   const Planned ordered(std::string("fwd e4m3 sq300 d64") + kFp8, "h200", [](tessera_problem* p) { p->v_order = 1; });
   ASSERT_EQ(ordered.row(), "cuda.sm90.forward_fp8");
