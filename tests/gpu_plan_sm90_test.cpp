@@ -267,7 +267,7 @@ TEST(CudaPlanSm90, EveryTileOfEveryPackOnceHeavyOnesFirst) {
     const uint32_t heads = one.packs * one.batches, group = static_cast<uint32_t>(plan.launch.variant);
     ASSERT_GE(group, 1u);
     ASSERT_LE(group, heads);
-    const cuda::Schedule schedule{one.tiles, heads, group, heads % group};
+    const cuda::Schedule schedule{one.tiles, heads, group};
     std::set<std::tuple<uint32_t, uint32_t, uint32_t>> seen;
     uint32_t last_tile = 0, last_section = ~0u;
     for (uint32_t piece = 0; piece < one.tiles * heads; ++piece) {

@@ -266,7 +266,7 @@ TEST(CudaPlan, ScheduleVisitsEveryBlockOnce) {
   for (uint32_t query_blocks = 1; query_blocks <= 5; ++query_blocks) {
     for (uint32_t heads = 1; heads <= 12; ++heads) {
       for (uint32_t group = 1; group <= heads; ++group) {
-        const cuda::Schedule schedule{query_blocks, heads, group, heads % group};
+        const cuda::Schedule schedule{query_blocks, heads, group};
         std::set<std::pair<uint32_t, uint32_t>> seen;
         uint32_t last_block = query_blocks, last_group = ~0u;
         for (uint32_t block = 0; block < query_blocks * heads; ++block) {

@@ -65,7 +65,11 @@ struct Launch {
     f.group = pack;
     f.num_splits = splits;
     f.batch_kv = static_cast<int32_t>(batches);
-    cuda::sm90::set_order({tiles, work, group, work % group}, heads, pack, static_cast<int32_t>(rows), &params);
+    f.schedule = {tiles, work, group};
+    params.pack = pack;
+    params.packs = static_cast<int32_t>(packs);
+    params.by_packs = cuda::Divisor(packs);
+    params.tile_rows = static_cast<int32_t>(rows);
     params.kv_box_rows = Config::kTileN;
     params.kv_bounded = true;
     params.run = 0x2000000000000000u;

@@ -99,7 +99,7 @@ BackwardRows::BackwardRows(const Problem& p, const tessera_tensors& tensors, std
     : params(make_backward_params(p, tensors, workspace, dq_sums.dim)), sums(dq_sums), bf16(p.q.dtype == TESSERA_BF16) {
   const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_kv), heads = static_cast<uint32_t>(group);
   const auto key_tiles = static_cast<uint32_t>((p.seqlen_k + tile_n - 1) / tile_n);
-  params.f.schedule = {key_tiles, head_batches, heads, head_batches % heads};
+  params.f.schedule = {key_tiles, head_batches, heads};
   key_blocks = key_tiles * head_batches;
   row_blocks = static_cast<uint32_t>(p.batch * p.heads_q) * static_cast<uint32_t>(params.row_tiles);
   if (row_blocks == 0) params.turns = nullptr;
@@ -147,8 +147,8 @@ int32_t heads_together_backward(const Problem& p, const core::DeviceInfo& device
   // Read from both halves of an L2, data lies in it twice. In a fixed order few tiles of one head at a time wait less.
   const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
   int64_t together = device.l2_bytes / (ordered ? 2 : 4) / bytes;
-  // Under a band a head's first tiles weigh most. With less than a wave of blocks together the last head's start when
-  // the others are nearly done.
+  // Under a causal band a head's first tiles weigh most. With less than a wave of blocks together the last head's start
+  // when the others are nearly done.
   if (p.banded() && !ordered)
     together = std::max(together, device.units / std::max<int64_t>((p.seqlen_k + tile_n - 1) / tile_n, 1));
   return static_cast<int32_t>(clamp_to(together, 1, heads));

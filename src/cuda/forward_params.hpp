@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "divisor.hpp"
+
 namespace tessera::cuda {
 
 // Elements between neighbours; batch is pages where K and V are paged.
@@ -18,6 +20,17 @@ struct Schedule {
   uint32_t head_batches;  // batch * heads_q
   uint32_t group;         // head-batches a group
   uint32_t remainder;     // head_batches % group
+  Divisor by_group_blocks, by_group, by_remainder;
+
+  Schedule() = default;
+  Schedule(uint32_t blocks, uint32_t heads, uint32_t together)
+      : query_blocks(blocks),
+        head_batches(heads),
+        group(together),
+        remainder(heads % together),
+        by_group_blocks(together * blocks),
+        by_group(together),
+        by_remainder(remainder) {}
 };
 
 struct ForwardParams {

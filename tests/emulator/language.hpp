@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "builtins.hpp"
+#include "device.hpp"
 #include "runtime.hpp"
 #include "shared_memory.hpp"
 #include "warp.hpp"
@@ -163,6 +164,33 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
                                          std::index_sequence_for<Parameters...>{});
 }
 cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) = delete;
+
+// A launch with attributes. The one there is lets it overlap the launch before it, which nothing does here.
+enum cudaLaunchAttributeID : int { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+union cudaLaunchAttributeValue {
+  int programmaticStreamSerializationAllowed;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+template <class... Parameters>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               std::type_identity_t<const std::remove_cv_t<Parameters>&>... arguments) {
+  // What 9.0 brought.
+  if (config->numAttrs != 0 && tessera::emulator::architecture() < 90) return cudaErrorInvalidValue;
+  void* pointers[] = {const_cast<std::remove_cv_t<Parameters>*>(&arguments)...};
+  return cudaLaunchKernel(kernel, config->gridDim, config->blockDim, pointers, config->dynamicSmemBytes,
+                          config->stream);
+}
 
 template <class... Parameters>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {

@@ -95,8 +95,7 @@ int run_forward_launch(const Plan& plan, const core::RunContext& context, const 
   ForwardParams params = make_params(p, *context.tensors);
   const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_q);
   const auto group = static_cast<uint32_t>(plan.launch.variant);
-  params.schedule = {static_cast<uint32_t>(query_blocks(p, instance.tile_m)), head_batches, group,
-                     head_batches % group};
+  params.schedule = {static_cast<uint32_t>(query_blocks(p, instance.tile_m)), head_batches, group};
   const uint32_t blocks = (instance.whole_head ? 1 : params.schedule.query_blocks) * params.schedule.head_batches;
   if (blocks == 0) return TESSERA_OK;
   const auto stream = static_cast<cudaStream_t>(context.cuda_stream);

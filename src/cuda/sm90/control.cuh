@@ -17,8 +17,7 @@ struct TileView : BlockView {
   int64_t first_row;    // of the tile, in rows of the sequence
   int32_t head, split;  // head: the first of the pack
   int32_t pack_index;   // of query heads, in their order
-  int32_t head_kv;
-  int32_t batch;  // of the problem, also where q or k and v are packed
+  int32_t batch;        // of the problem, also where q or k and v are packed
   // Of e4m3: scores times score_scale and the row's own scale are in base 2, o is times v_scale.
   float score_scale, v_scale;
   bool valid;         // false: no more work

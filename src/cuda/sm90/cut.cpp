@@ -228,8 +228,11 @@ int run_cut(const Plan& plan, const core::RunContext& context, const Cut& c, Par
   }
   if (c.splits > 1) params->forward = make_partial(p, whole, c.splits, workspace);
   const auto heads = static_cast<uint32_t>(c.heads), group = static_cast<uint32_t>(plan.launch.variant);
-  set_order({static_cast<uint32_t>(c.tiles), heads, group, heads % group}, p.heads_q, c.pack,
-            static_cast<int32_t>(c.rows), params);
+  params->forward.schedule = {static_cast<uint32_t>(c.tiles), heads, group};
+  params->pack = c.pack;
+  params->packs = p.heads_q / c.pack;
+  params->by_packs = Divisor(static_cast<uint32_t>(params->packs));
+  params->tile_rows = static_cast<int32_t>(c.rows);
   // A short piece that is asked for within the one before is waited for (docs/notes/hopper.md). Past d 128 there is one
   // tile of Q, which has to be left first anyway.
   params->ahead = c.takes_tickets() && c.instance->dim_qk <= 128 && p.seqlen_k <= 8 * c.instance->tile_n ? 1 : 0;

@@ -65,7 +65,7 @@ struct Fp8WideLoop {
     wait(c.control.q_full[c.q.stage], c.q.phase);
     wait(c.control.k_full[c.k.stage], c.k.phase);
     c.wait_turn();
-    ptx::wgmma_fence();
+    ptx::wgmma_fence();  // in place as in every step: the parts then lie where they will stay
     c.template multiply_query_key<0, true>(upper(parts));
     c.template multiply_query_key<64, true>(lower(parts));
     ptx::wgmma_commit();

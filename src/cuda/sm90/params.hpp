@@ -39,21 +39,8 @@ struct Params {
   Tickets* tickets;     // null: a block has one piece of work
   uint64_t run;         // of tickets: even, unlike any other launch's
   uint32_t ahead;       // 1: a block looks for the piece of work after the next while it is at one; 0: for the next
-  // By the schedule's numbers, which one thread divides by on the way to every piece of work.
-  Divisor by_packs, by_section_pieces, by_section, by_remainder;
+  Divisor by_packs;
   Fp8Params fp8;  // of e4m3 alone
 };
-
-// The order of the pieces of work: `schedule`, in packs of `pack` of `heads` query heads, `tile_rows` queries a tile.
-inline void set_order(const Schedule& schedule, int32_t heads, int32_t pack, int32_t tile_rows, Params* params) {
-  params->forward.schedule = schedule;
-  params->pack = pack;
-  params->packs = heads / pack;
-  params->tile_rows = tile_rows;
-  params->by_packs = Divisor(static_cast<uint32_t>(params->packs));
-  params->by_section_pieces = Divisor(schedule.group * schedule.query_blocks);
-  params->by_section = Divisor(schedule.group);
-  params->by_remainder = Divisor(schedule.remainder);
-}
 
 }  // namespace tessera::cuda::sm90

@@ -50,21 +50,6 @@ __device__ __forceinline__ Piece find_packed(const Params& p, uint32_t index, Pa
   return {};
 }
 
-// As locate_block.
-__device__ __forceinline__ WorkItem locate_piece(const Params& p, uint32_t index) {
-  const Schedule& schedule = p.forward.schedule;
-  const uint32_t first = schedule.remainder * schedule.query_blocks;
-  if (index < first) {
-    const uint32_t from_last = p.by_remainder.divide(index);
-    return {schedule.query_blocks - 1 - from_last, index - from_last * schedule.remainder};
-  }
-  const uint32_t section = p.by_section_pieces.divide(index - first);
-  index -= first + section * p.by_section_pieces.value;
-  const uint32_t from_last = p.by_section.divide(index);
-  return {schedule.query_blocks - 1 - from_last,
-          schedule.remainder + section * schedule.group + index - from_last * schedule.group};
-}
-
 template <class Config>
 __device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, PackedCursor& cursor) {
   const ForwardParams& f = p.forward;
@@ -75,7 +60,7 @@ __device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, Pac
   if (!Config::kDense && f.cu_seqlens_q != nullptr) {
     piece = find_packed<Config>(p, index, cursor);
   } else if (index < f.schedule.head_batches * f.schedule.query_blocks) {
-    const WorkItem item = locate_piece(p, index);
+    const WorkItem item = locate_block(f.schedule, index);
     const uint32_t batch = p.by_packs.divide(item.head_batch);
     piece = {batch, item.head_batch - batch * p.packs, item.query_block, 0, true};
   }
@@ -90,7 +75,6 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
   const uint32_t head = piece.pack * p.pack;
   view.first_row = int64_t{piece.query_block} * p.tile_rows;
   view.pack_index = static_cast<int32_t>(piece.pack);
-  view.head_kv = static_cast<int32_t>(head / static_cast<uint32_t>(p.forward.group));
   view_block<Config::kDense, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, p.tile_rows,
                                              Config::kTileN, view);
   view.head = static_cast<int32_t>(head);

@@ -12,18 +12,17 @@ struct WorkItem {
 };
 
 TESSERA_HD WorkItem locate_block(const Schedule& schedule, uint32_t block) {
-  const uint32_t remainder = schedule.remainder;
-  const uint32_t first = remainder * schedule.query_blocks;
-  uint32_t begin = 0, size = remainder;
+  const uint32_t first = schedule.remainder * schedule.query_blocks;
+  uint32_t begin = 0;
+  Divisor by_size = schedule.by_remainder;
   if (block >= first) {
-    const uint32_t group_blocks = schedule.group * schedule.query_blocks;
-    const uint32_t index = (block - first) / group_blocks;
-    block = (block - first) - index * group_blocks;
-    begin = remainder + index * schedule.group;
-    size = schedule.group;
+    const uint32_t index = schedule.by_group_blocks.divide(block - first);
+    block -= first + index * schedule.by_group_blocks.value;
+    begin = schedule.remainder + index * schedule.group;
+    by_size = schedule.by_group;
   }
-  const uint32_t from_last = block / size;
-  return {schedule.query_blocks - 1 - from_last, begin + block - from_last * size};
+  const uint32_t from_last = by_size.divide(block);
+  return {schedule.query_blocks - 1 - from_last, begin + block - from_last * by_size.value};
 }
 
 TESSERA_HD int64_t clamp_to(int64_t value, int64_t low, int64_t high) {
@@ -107,6 +106,7 @@ TESSERA_HD SequenceView locate_sequence(const ForwardParams& p, uint32_t batch, 
 struct BlockView {
   SequenceView sequence;
   core::TileRange tiles;
+  int32_t head_kv;
   const char *k, *v;  // row 0 of the key/value head (dense: of the batch row; packed: of the array; paged: of page 0)
   int64_t bias_row0;  // element of (batch, head, row 0, first key) of the bias
   float slope;
@@ -119,6 +119,7 @@ TESSERA_HD void view_block(const ForwardParams& p, uint32_t batch, uint32_t head
   locate_sequence<kDense>(p, batch, split, view.sequence);
   view.tiles = view.sequence.band.visible_tiles(first_row, first_row + tile_m, tile_n);
   const int64_t head_kv = head / static_cast<uint32_t>(p.group);
+  view.head_kv = static_cast<int32_t>(head_kv);
   view.k =
       static_cast<const char*>(p.k) + kBytes * (view.sequence.kv_batch * p.k_stride.batch + head_kv * p.k_stride.head);
   view.v =
