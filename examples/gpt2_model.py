@@ -76,11 +76,15 @@ class Gpt2(nn.Module):
         for block in self.blocks:
             x = block(x, attend)
         logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        return F.cross_entropy(logits.to(at_least_float32(logits)).flatten(0, 1), targets.flatten())
+
+
+def at_least_float32(x):
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def textbook(q, k, v, backwards=False):
-    """Scores, softmax in float32 and probabilities, each a tensor. `backwards` has the sequence from its end, which
+    """Scores, softmax in float32 (or float64) and probabilities, each a tensor. `backwards` has the sequence from its end, which
     changes nothing but the order of every sum over keys and over queries."""
     if backwards:
         q, k, v = (x.flip(1) for x in (q, k, v))
@@ -88,7 +92,7 @@ def textbook(q, k, v, backwards=False):
     seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
     seen = seen.triu() if backwards else seen.tril()
     scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~seen, -math.inf)
-    o = (scores.float().softmax(-1).to(v.dtype) @ v).transpose(1, 2)
+    o = (scores.softmax(-1, dtype=at_least_float32(scores)).to(v.dtype) @ v).transpose(1, 2)
     return o.flip(1) if backwards else o
 
 

@@ -14,8 +14,8 @@ worst third of the curve, of each the RMS over its windows of distance over boun
 
 Whether that tells a wrong attention from a right one is part of the run: ours without the gradients of q and k, the
 control, must lie farther, step by step. (At the end it need not: in the file named above it did not, after 120 steps.)
-Loss still says little of small errors, so gradients are held to the others' errors too, q's, k's and v's of each layer
-alone.
+Loss still says little of small errors, so gradients are held to the others' errors beside the textbook in float64, q's,
+k's and v's of each layer alone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def curve_checks(curves: dict[str, list[float]], entropy: float, dtype: str) -> 
 
 
 def gradient_checks(errors: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Of relative errors by attention and by part of the weights: the worst part's share of the bound."""
+    """Of relative errors beside float64, by attention and by part of the weights: the worst part's share of the bound."""
     peers = [parts for name, parts in errors.items() if name not in (OURS, CONTROL)]
 
     def worst(name: str) -> float:

@@ -154,7 +154,7 @@ def train_curves(training):
 
 
 def weight_gradients(model, batch, attend, dtype):
-    """{"layer q": gradient} of the weights that make q, k and v, in float32."""
+    """{"layer q": gradient} of the weights that make q, k and v, in the model's type."""
     with torch.autocast(batch[0].device.type, torch.bfloat16, enabled=dtype is torch.bfloat16):
         loss = model(*batch, attend)
     loss.backward()
@@ -167,11 +167,10 @@ def weight_gradients(model, batch, attend, dtype):
 
 
 def gradient_errors(training, model, batch):
-    """Relative errors beside the float32 textbook's gradients, by attention and part."""
-    attentions = dict(training.attentions)
-    exact = weight_gradients(model, batch, *attentions.pop(report.REFERENCE))
+    """Relative errors beside the textbook's gradients in float64, by attention and part."""
+    exact = weight_gradients(copy.deepcopy(model).double(), batch, models.textbook, torch.float64)
     errors = {}
-    for name, (attend, dtype) in attentions.items():
+    for name, (attend, dtype) in training.attentions.items():
         found = weight_gradients(model, batch, attend, dtype)
         errors[name] = {part: ((found[part] - x).norm() / x.norm()).item() for part, x in exact.items()}
     return errors

@@ -46,17 +46,18 @@ class EmulatedTiles {
   }
   template <int C, int A, int B>
   void dp_bf16() {
-    for (int m = 0; m < shapes_.rows[A]; ++m)
-      for (int k = 0; k < shapes_.rows[B]; ++k) {
-        const float even = widen(registers_[A][m][k] << 16), odd = widen(registers_[A][m][k] & 0xffff0000u);
-        for (int n = 0; n < shapes_.row_bytes[B] / 4; ++n) {
-          const uint32_t pair = registers_[B][k][n];
-          float sum = std::bit_cast<float>(registers_[C][m][n]);
-          sum += even * widen(pair << 16);
-          sum += odd * widen(pair & 0xffff0000u);
-          registers_[C][m][n] = std::bit_cast<uint32_t>(sum);
-        }
+    const int columns = shapes_.row_bytes[B] / 4;
+    for (int k = 0; k < shapes_.rows[B]; ++k) {
+      float b_even[16], b_odd[16];  // widened once for all rows of a
+      for (int n = 0; n < columns; ++n) {
+        const uint32_t pair = registers_[B][k][n];
+        b_even[n] = widen(pair << 16), b_odd[n] = widen(pair & 0xffff0000u);
       }
+      for (int m = 0; m < shapes_.rows[A]; ++m) {
+        const uint32_t pair = registers_[A][m][k];
+        add_pairs(registers_[C][m], widen(pair << 16), b_even, widen(pair & 0xffff0000u), b_odd, columns);
+      }
+    }
   }
   // c[m][n] += sum over k of a[m][4k + i] * b[k][4n + i], signed bytes summed in int32, which wraps.
   template <int C, int A, int B>
@@ -71,6 +72,14 @@ class EmulatedTiles {
  private:
   static int32_t digit(uint32_t quad, int i) { return static_cast<int8_t>(quad >> (8 * i)); }
   static float widen(uint32_t bits) { return (bits & 0x7f800000u) == 0 ? 0.0f : std::bit_cast<float>(bits); }
+  static void add_pairs(uint32_t* c, float even, const float* b_even, float odd, const float* b_odd, int columns) {
+    for (int n = 0; n < columns; ++n) {
+      float sum = std::bit_cast<float>(c[n]);
+      sum += even * b_even[n];
+      sum += odd * b_odd[n];
+      c[n] = std::bit_cast<uint32_t>(sum);
+    }
+  }
   TileShapes shapes_;
   uint32_t registers_[8][16][16];
 };
