@@ -84,8 +84,8 @@ def at_least_float32(x):
 
 
 def textbook(q, k, v, backwards=False):
-    """Scores, softmax in float32 (or float64) and probabilities, each a tensor. `backwards` has the sequence from its end, which
-    changes nothing but the order of every sum over keys and over queries."""
+    """Scores, softmax in float32 or float64 and probabilities, each a tensor. `backwards` has the sequence from its
+    end, which changes nothing but the order of every sum over keys and over queries."""
     if backwards:
         q, k, v = (x.flip(1) for x in (q, k, v))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))

@@ -90,7 +90,7 @@ def curve_checks(curves: dict[str, list[float]], entropy: float, dtype: str) -> 
 
 
 def gradient_checks(errors: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Of relative errors beside float64, by attention and by part of the weights: the worst part's share of the bound."""
+    """Of errors beside float64, by attention and by part of the weights: the worst part's share of the bound."""
     peers = [parts for name, parts in errors.items() if name not in (OURS, CONTROL)]
 
     def worst(name: str) -> float:

@@ -40,6 +40,7 @@ from tessera import bench  # noqa: E402
 from tessera._bench_output import output_file  # noqa: E402
 
 WARM_UP = 3
+GRADIENT_BATCHES = 4  # one alone leaves too much to chance
 PARTS = ("curves", "steps")
 CURVES_SHARE = 0.8  # of --seconds, at most
 FEWEST_STEPS = 2 * 3 * report.WINDOW  # of which the last third has two windows
@@ -150,7 +151,7 @@ def train_curves(training):
     last = runs[report.REFERENCE][0].model
     last.zero_grad(set_to_none=True)
     runs.clear()
-    return last, batches.next(options.batch, options.context)
+    return last, [batches.next(options.batch, options.context) for _ in range(GRADIENT_BATCHES)]
 
 
 def weight_gradients(model, batch, attend, dtype):
@@ -166,14 +167,18 @@ def weight_gradients(model, batch, attend, dtype):
     return found
 
 
-def gradient_errors(training, model, batch):
-    """Relative errors beside the textbook's gradients in float64, by attention and part."""
-    exact = weight_gradients(copy.deepcopy(model).double(), batch, models.textbook, torch.float64)
-    errors = {}
-    for name, (attend, dtype) in training.attentions.items():
-        found = weight_gradients(model, batch, attend, dtype)
-        errors[name] = {part: ((found[part] - x).norm() / x.norm()).item() for part, x in exact.items()}
-    return errors
+def gradient_errors(training, model, batches):
+    """Relative errors beside the textbook's gradients in float64, by attention and part, of all batches together."""
+    exact_model = copy.deepcopy(model).double()
+    apart = {name: collections.Counter() for name in training.attentions}
+    norms = collections.Counter()
+    for batch in batches:
+        exact = weight_gradients(exact_model, batch, models.textbook, torch.float64)
+        norms.update({part: x.square().sum().item() for part, x in exact.items()})
+        for name, (attend, dtype) in training.attentions.items():
+            found = weight_gradients(model, batch, attend, dtype)
+            apart[name].update({part: (found[part] - x).square().sum().item() for part, x in exact.items()})
+    return {name: {part: (x / norms[part]) ** 0.5 for part, x in parts.items()} for name, parts in apart.items()}
 
 
 def tell_kernels(training, model, batch):
@@ -197,9 +202,9 @@ def count_checks(training, steps):
 
 
 def curves_part(training):
-    last, batch = train_curves(training)
+    last, batches = train_curves(training)
     results = training.results
-    tell_kernels(training, last, batch)
+    tell_kernels(training, last, batches[0])
     for kernel, count in results["kernels"].items():
         print(f"{kernel}: {count} runs")
     curves = results["curves"]
@@ -212,7 +217,7 @@ def curves_part(training):
     print(report.curve_table(curves))
     results["checks"] += report.curve_checks(curves, training.entropy, training.options.dtype)
     for when, model in (("first", training.first_model()), ("last", last)):
-        errors = results["gradients"][when] = gradient_errors(training, model, batch)
+        errors = results["gradients"][when] = gradient_errors(training, model, batches)
         print(f"at the {when} weights\n{report.gradient_table(errors)}")
         for one in report.gradient_checks(errors):
             results["checks"].append({**one, "check": f"at the {when} weights: {one['check']}"})

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <thread>
 
+#include "sanitized.hpp"
 #include "support.hpp"
 
 namespace tessera::test {
@@ -48,7 +49,7 @@ TEST(BugThreads, RepeatedRunsGiveTheSameBits) {
     on_every_row(
         c,
         [&] {
-          for (int repeat = 0; repeat < 50; ++repeat) {
+          for (int repeat = 0; repeat < (tests::kSanitized ? 5 : 50); ++repeat) {
             Case again = c.twin();
             again.problem.threads = 8;
             run_on(again, c.kernel);

@@ -8,24 +8,12 @@
 #include <vector>
 
 #include "judged_run.hpp"
+#include "sanitized.hpp"
 
 namespace tessera::tests {
 namespace {
 
 using baselines::OperandSet;
-
-// Sanitized code takes ten times as long: a few counts and shorter sequences there.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
 
 bool named(const char* row, const char* part) { return std::strstr(row, part) != nullptr; }
 
