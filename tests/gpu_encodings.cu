@@ -353,33 +353,13 @@ TEST(GpuEncodings, PackedScoresAreTheFragmentOfTheNextProduct) {
   check_packed_scores<Bf16>();
 }
 
-__global__ void transpose_words(uint32_t* out) {
-  uint32_t words[4];
-#pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) words[i] = threadIdx.x * 4 + i;
-  cuda::sm90::transpose_quad(words);
-#pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = words[i];
-}
-
-TEST(GpuEncodings, QuadsTransposeTheirWords) {
-  TESSERA_NEEDS_HOPPER();
-  const Managed<uint32_t> out(128 * 4);
-  ASSERT_NO_FATAL_FAILURE(launch(transpose_words, 1, 128, 0, out.data()));
-  Differences differences;
-  for (uint32_t thread = 0; thread < 128; ++thread) {
-    for (uint32_t i = 0; i < 4; ++i) {
-      differences.compare(out[thread * 4 + i], (thread / 4 * 4 + i) * 4 + thread % 4, int64_t{thread}, int64_t{i});
-    }
-  }
-}
-
 // A warp's 16 rows of 128 columns, of which head_dim exist; column c of row r is (r + c) % 64, times the row's factor:
 // 0 for row 3, 2 for the others. The accumulators of row 3 are NaN, and row 5 does not exist.
 constexpr int kStoredColumns = 128, kEmptyRow = 3, kAbsentRow = 5;
 
-template <class Element, class Out>
-__global__ void store_rows(Out* out, int head_dim) {
+template <class Element, int kSpan, class Out>
+__global__ void store_warp_rows(Out* out, int head_dim) {
+  extern __shared__ __align__(1024) char shared[];
   float acc[kStoredColumns / 8][4];
   for (int n = 0; n < kStoredColumns / 8; ++n) {
     for (int e = 0; e < 4; ++e) {
@@ -387,24 +367,24 @@ __global__ void store_rows(Out* out, int head_dim) {
       acc[n][e] = row == kEmptyRow ? NAN : static_cast<float>((row + column) % 64);
     }
   }
+  cuda::ForwardParams p{};
+  p.o_is_float = sizeof(Out) == 4;
+  cuda::sm90::FinishedRows rows;
   for (int half = 0; half < 2; ++half) {
     const int row = cuda::fragment_row(0, half);
-    const float factor = row == kEmptyRow ? 0.0f : 2.0f;
-    Out* to = out + row * kStoredColumns;
-    if constexpr (sizeof(Out) == 4) {
-      cuda::sm90::store_float_row(acc, half, factor, to, head_dim, row != kAbsentRow);
-    } else {
-      cuda::sm90::store_row<Element>(acc, half, factor, reinterpret_cast<char*>(to), head_dim, row != kAbsentRow);
-    }
+    rows.factor[half] = row == kEmptyRow ? 0.0f : 2.0f;
+    rows.o[half] = reinterpret_cast<char*>(out + row * kStoredColumns) + threadIdx.x % 4 * (p.o_is_float ? 8 : 16);
+    rows.columns[half] = row == kAbsentRow ? 0 : head_dim;
   }
+  cuda::sm90::store_rows<Element, kSpan>(p, rows, acc, shared);
 }
 
-template <class Element, class Out>
+template <class Element, int kSpan, class Out>
 void check_stored_rows(int head_dim) {
   SCOPED_TRACE("head_dim_v " + std::to_string(head_dim));
   const Managed<Out> out(16 * kStoredColumns);
   const Managed<Out> untouched(1);
-  ASSERT_NO_FATAL_FAILURE(launch(store_rows<Element, Out>, 1, 32, 0, out.data(), head_dim));
+  ASSERT_NO_FATAL_FAILURE(launch(store_warp_rows<Element, kSpan, Out>, 1, 32, 16 * kSpan, out.data(), head_dim));
   Differences differences;
   for (int row = 0; row < 16; ++row) {
     for (int column = 0; column < kStoredColumns; ++column) {
@@ -424,9 +404,50 @@ void check_stored_rows(int head_dim) {
 TEST(GpuEncodings, StoredRowsKeepToTheirColumns) {
   TESSERA_NEEDS_HOPPER();
   for (int head_dim = 8; head_dim <= kStoredColumns; head_dim += 8) {
-    check_stored_rows<F16, uint16_t>(head_dim);
-    check_stored_rows<Bf16, uint16_t>(head_dim);
-    check_stored_rows<F16, float>(head_dim);
+    check_stored_rows<F16, 128, uint16_t>(head_dim);
+    check_stored_rows<Bf16, 64, uint16_t>(head_dim);
+    check_stored_rows<F16, 128, float>(head_dim);
+  }
+}
+
+// Scores of a warp's 16 rows, 1 where the row of `half` keeps the column.
+template <int kColumns>
+__global__ void mask_warp_rows(float* out, int begin, int end) {
+  float scores[kColumns][4];
+  for (int n = 0; n < kColumns; ++n) {
+    for (int e = 0; e < 4; ++e) scores[n][e] = 1.0f;
+  }
+  cuda::sm90::keep_columns(scores, 0, begin, end);
+  cuda::sm90::keep_columns(scores, 1, begin - 1, end + 1);
+  for (int n = 0; n < kColumns; ++n) {
+    for (int e = 0; e < 4; ++e) {
+      out[cuda::fragment_row(0, e / 2) * kColumns * 8 + cuda::fragment_column(n, e)] = scores[n][e];
+    }
+  }
+}
+
+template <int kColumns>
+void check_masked_rows(int begin, int end) {
+  SCOPED_TRACE("columns " + std::to_string(begin) + " to " + std::to_string(end));
+  const Managed<float> out(16 * kColumns * 8);
+  ASSERT_NO_FATAL_FAILURE(launch(mask_warp_rows<kColumns>, 1, 32, 0, out.data(), begin, end));
+  Differences differences;
+  for (int row = 0; row < 16; ++row) {
+    const int more = row / 8;
+    for (int column = 0; column < kColumns * 8; ++column) {
+      const float expected = column >= begin - more && column < end + more ? 1.0f : -INFINITY;
+      differences.compare(core::float_bits(out[static_cast<size_t>(row * kColumns * 8 + column)]),
+                          core::float_bits(expected), row, column);
+    }
+  }
+}
+
+TEST(GpuEncodings, MaskedRowsKeepTheirColumns) {
+  TESSERA_NEEDS_HOPPER();
+  for (int bound = -9; bound <= 137; ++bound) {
+    check_masked_rows<16>(-1000000, bound);
+    check_masked_rows<16>(bound, 1000000);
+    check_masked_rows<4>(bound / 3, bound / 2);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "../tile/softmax.cuh"
 #include "control.cuh"
 #include "epilogue.cuh"
+#include "mask.cuh"
 #include "producer.cuh"
 
 namespace tessera::cuda::sm90 {
@@ -91,7 +92,7 @@ struct Consumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = first_row() + fragment_row(0, half);
-      found.rows.row[0][half] = view.first_row + (p.pack == 1 ? r : r / p.pack);
+      found.rows.row[0][half] = view.first_row + p.by_pack.divide(r);
       const core::Range keys = view.sequence.band.visible_keys(found.rows.row[0][half]);
       found.begin[half] = static_cast<int>(keys.begin);
       found.end[half] = static_cast<int>(keys.end);
@@ -104,17 +105,13 @@ struct Consumer {
     const int key = tile * Config::kTileN;
     if constexpr (kKind == ScoreKind::general) general_scores<Element>(scores, p.forward, view, rows.rows, key);
     if constexpr (kMasked) {
-      mask_row(scores[0], 0, rows.begin[0] - key, rows.end[0] - key);
-      mask_row(scores[0], 1, rows.begin[1] - key, rows.end[1] - key);
+      keep_columns(scores[0], 0, rows.begin[0] - key, rows.end[0] - key);
+      keep_columns(scores[0], 1, rows.begin[1] - key, rows.end[1] - key);
     }
   }
 
-  // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
-  __device__ __forceinline__ void run_tiles(const TileView& view, int begin, int end, Accumulators& acc,
-                                            RowStatistics<1>& statistics) {
-    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin)),
-              unmasked_end = uniform(static_cast<int>(view.tiles.unmasked_end));
-    const Rows rows = find_rows(view);
+  // All key tiles of the view, in order. On return acc holds the unnormalised rows.
+  __device__ __forceinline__ FinishedRows run_tiles(const TileView& view, int begin, int end, Accumulators& acc) {
     Scores scores;
     uint32_t probs[Config::kTileN / 16][4];
 
@@ -130,6 +127,13 @@ struct Consumer {
     ptx::wgmma_commit();
     pass_turn();
     if (copies()) producer.load_key(view, begin + 1);
+    // What a tile begins with, while the tensor cores are busy.
+    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin)),
+              unmasked_end = uniform(static_cast<int>(view.tiles.unmasked_end));
+    const Rows rows = find_rows(view);
+    RowStatistics<1> statistics;
+    statistics.clear();
+    clear(acc);
     ptx::wgmma_wait<0>();
     ptx::pin(scores[0]);
     release(&control.k_empty[k.stage]);
@@ -186,10 +190,36 @@ struct Consumer {
     ptx::wgmma_fence();
     multiply_probs_value(acc, probs);
     ptx::wgmma_commit();
+    __syncwarp();  // the products are issued before anything of what follows
+    const FinishedRows finished = finish(view, statistics);
     ptx::wgmma_wait<0>();
     ptx::pin(acc[0]);
     release(&control.v_empty[v.stage]);
     v.advance();
+    return finished;
+  }
+
+  // A view that sees no key.
+  __device__ __forceinline__ FinishedRows run_empty(const TileView& view, Accumulators& acc) {
+    if (copies()) producer.want_view();
+    RowStatistics<1> statistics;
+    statistics.clear();
+    clear(acc);
+    return finish(view, statistics);
+  }
+
+  // What the rows need beside the accumulators; after it nobody reads the view.
+  __device__ __forceinline__ FinishedRows finish(const TileView& view, const RowStatistics<1>& statistics) {
+    const FinishedRows rows = finish_rows(p, view, first_row(), scale(), statistics);
+    __syncwarp();  // the scheduler overwrites the view, which lanes that write lse alone may still read
+    release(&control.view_empty[views.stage]);
+    views.advance();
+    return rows;
+  }
+
+  __device__ __forceinline__ static void clear(Accumulators& acc) {
+#pragma unroll
+    for (int n = 0; n < Config::kDimV / 8; ++n) acc[0][n][0] = acc[0][n][1] = acc[0][n][2] = acc[0][n][3] = 0.0f;
   }
 
   // Of the scores as they come, to base 2.
@@ -200,25 +230,23 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     if (Config::kTurns && group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
+    char* const output =
+        producer.shared + Config::kOutputOffset + (group * 4 + threadIdx.x / 32 % 4) * Config::kOutputBytes;
     while (true) {
       wait(control.view_full[views.stage], views.phase);
       const TileView& view = control.views[views.stage];
-      if (!uniform(view.valid)) return;
+      // Read together: the first product waits for them.
+      const int valid = view.valid, begin = uniform(static_cast<int>(view.tiles.begin)),
+                end = uniform(static_cast<int>(view.tiles.end));
+      if (!uniform(valid)) return;
       Accumulators acc;
-#pragma unroll
-      for (int n = 0; n < Config::kDimV / 8; ++n) acc[0][n][0] = acc[0][n][1] = acc[0][n][2] = acc[0][n][3] = 0.0f;
-      RowStatistics<1> statistics;
-      statistics.clear();
-      const int begin = uniform(static_cast<int>(view.tiles.begin)), end = uniform(static_cast<int>(view.tiles.end));
-      if (begin < end) {
-        run_tiles(view, begin, end, acc, statistics);
-      } else if (copies()) {
-        producer.want_view();
+      FinishedRows rows;
+      if (begin < end) [[likely]] {
+        rows = run_tiles(view, begin, end, acc);
+      } else {
+        rows = run_empty(view, acc);
       }
-      epilogue<Element>(p, view, first_row(), scale(), acc[0], statistics);
-      __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
-      release(&control.view_empty[views.stage]);
-      views.advance();
+      store_rows<Element, kSpan>(p.forward, rows, acc[0], output);
     }
   }
 };

@@ -231,6 +231,7 @@ int run_cut(const Plan& plan, const core::RunContext& context, const Cut& c, Par
   params->forward.schedule = {static_cast<uint32_t>(c.tiles), heads, group};
   params->pack = c.pack;
   params->packs = p.heads_q / c.pack;
+  params->by_pack = Divisor(static_cast<uint32_t>(c.pack));
   params->by_packs = Divisor(static_cast<uint32_t>(params->packs));
   params->tile_rows = static_cast<int32_t>(c.rows);
   // A short piece that is asked for within the one before is waited for (docs/notes/hopper.md). Past d 128 there is one

@@ -39,7 +39,7 @@ struct Params {
   Tickets* tickets;     // null: a block has one piece of work
   uint64_t run;         // of tickets: even, unlike any other launch's
   uint32_t ahead;       // 1: a block looks for the piece of work after the next while it is at one; 0: for the next
-  Divisor by_packs;
+  Divisor by_pack, by_packs;
   Fp8Params fp8;  // of e4m3 alone
 };
 

@@ -16,10 +16,14 @@ struct OutputRow {
   int head;
 };
 
-// Completes the statistics of a row: the accumulators times the result are o, 0 meaning +0. The lanes of the row call
-// it together, `sum` being the whole row's; the one that `leads` writes lse.
-__device__ __forceinline__ float finish_row(const ForwardParams& p, const SequenceView& sequence, const OutputRow& at,
-                                            float maximum, float sum, float scale, bool leads = threadIdx.x % 4 == 0) {
+// The statistics of a row, complete. The accumulators times `factor` are o, 0 meaning +0.
+struct RowEnd {
+  float base, sum, factor;
+};
+
+// `sum`: the whole row's.
+__device__ __forceinline__ RowEnd end_row(const ForwardParams& p, const SequenceView& sequence, const OutputRow& at,
+                                          float maximum, float sum, float scale) {
   // The largest element of a row counts at least 1, so only a row without keys sums to 0.
   const bool empty = at.row >= sequence.band.seqlen_q || sum == 0.0f;
   float base = empty ? -INFINITY : RowStatistics<1>::base(maximum, scale);
@@ -31,14 +35,26 @@ __device__ __forceinline__ float finish_row(const ForwardParams& p, const Sequen
     sum = sum * factor + ptx::ex2(sink - merged);
     base = merged;
   }
-  if (p.lse != nullptr && leads && at.row < sequence.rows_q) {
-    const int64_t first = p.cu_seqlens_q != nullptr ? at.head * p.total_q + sequence.q_row
-                                                    : (sequence.q_batch * p.heads_q + at.head) * p.seqlen_q;
-    p.lse[at.split * p.lse_split_stride + first + at.row] =
-        at.row >= sequence.band.seqlen_q ? -INFINITY : core::lse_from_base2(base, sum);
-  }
   // A sum is at least 1 / 2^8 (a lazy base) and at most 2^39: far from where the fast reciprocal flushes.
-  return empty ? 0.0f : factor * ptx::rcp(sum);
+  return {base, sum, empty ? 0.0f : factor * ptx::rcp(sum)};
+}
+
+// By one lane of the row.
+__device__ __forceinline__ void write_lse(const ForwardParams& p, const SequenceView& sequence, const OutputRow& at,
+                                          const RowEnd& end) {
+  if (p.lse == nullptr || at.row >= sequence.rows_q) return;
+  const int64_t first = p.cu_seqlens_q != nullptr ? at.head * p.total_q + sequence.q_row
+                                                  : (sequence.q_batch * p.heads_q + at.head) * p.seqlen_q;
+  p.lse[at.split * p.lse_split_stride + first + at.row] =
+      at.row >= sequence.band.seqlen_q ? -INFINITY : core::lse_from_base2(end.base, end.sum);
+}
+
+// Both, called by the lanes of a row together; the one that `leads` writes lse.
+__device__ __forceinline__ float finish_row(const ForwardParams& p, const SequenceView& sequence, const OutputRow& at,
+                                            float maximum, float sum, float scale, bool leads = threadIdx.x % 4 == 0) {
+  const RowEnd end = end_row(p, sequence, at, maximum, sum, scale);
+  if (leads) write_lse(p, sequence, at, end);
+  return end.factor;
 }
 
 // An accumulator completed by its row's factor.
