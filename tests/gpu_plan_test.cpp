@@ -183,7 +183,27 @@ TEST(CudaPlan, BackwardKeepsAWaveTogether) {
   }
 }
 
-// float32 sums of dq and two statistics a row, rows rounded up to 128 a sequence: linear in the lengths.
+// Which backward's blocks go on to further key tiles.
+TEST(CudaPlan, BackwardSaysWhetherBlocksArePersistent) {
+  const struct {
+    const char *device, *text;
+    bool persistent;
+  } cases[] = {{"h200", "bwd bf16 sq300 d128", true},
+               {"h200", "bwd f16 sq300 d96 deterministic", true},
+               {"h200", "bwd bf16 sq300 d128 softcap=9", false},
+               {"h200", "bwd bf16 sq300 d64", false},
+               {"h200", "bwd bf16 sq300 d192", false},
+               {"a100", "bwd bf16 sq300 d128", false}};
+  for (const auto& one : cases) {
+    core::Plan plan;
+    tessera_status status{};
+    ASSERT_EQ(plan_for(std::string(one.text) + " cuda", one.device, &plan, &status), TESSERA_OK) << status.message;
+    EXPECT_EQ(std::string(plan.launch.schedule).find("persistent") != std::string::npos, one.persistent) << one.text;
+  }
+}
+
+// float32 sums of dq and two statistics a row, rows rounded up to 128 a sequence: linear in the lengths. Persistent
+// blocks have a ticket.
 TEST(CudaPlan, BackwardScratchIsLinear) {
   const auto workspace = [](const char* text) {
     core::Plan plan;
@@ -193,6 +213,7 @@ TEST(CudaPlan, BackwardScratchIsLinear) {
   };
   EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq1000 d64 cuda"), 2 * 4 * 1024 * (64 + 2) * 4);
   EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq16384 d64 cuda"), int64_t{2} * 4 * 16384 * (64 + 2) * 4);
+  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq1000 d128 cuda"), 2 * 4 * 1024 * (128 + 2) * 4 + 256);
   EXPECT_GT(workspace("bwd bf16 b2 hq4 sq1000 d64 deterministic cuda"), workspace("bwd bf16 b2 hq4 sq1000 d64 cuda"));
 }
 

@@ -26,7 +26,8 @@ Refusal refuse_backward(const Problem& p) {
   if (p.d_o.dtype != p.q.dtype) return {"takes d_o in q's dtype", "d_o.dtype", p.d_o.dtype};
   if (p.num_splits > 1)
     return {"takes no splits: those of a forward pass do not change its gradient", "num_splits", p.num_splits};
-  if (p.sm_margin != 0) return {"has no sm_margin: its blocks are not persistent", "sm_margin", p.sm_margin};
+  if (p.sm_margin != 0)
+    return {"has no sm_margin: not all of its kernels' blocks are persistent", "sm_margin", p.sm_margin};
   // A block of the kernels before and after takes kRowTile rows, one of the main kernel at least 32 keys.
   if (const Refusal refusal = refuse_sizes(p, kRowTile)) return refusal;
   const int64_t pairs = p.batch * p.heads_q;
@@ -39,7 +40,7 @@ Refusal refuse_backward(const Problem& p) {
   return refuse_layout(p);
 }
 
-BackwardWorkspace lay_out_workspace(const Problem& p, int32_t dq_dim) {
+BackwardWorkspace lay_out_workspace(const Problem& p, int32_t dq_dim, bool persistent) {
   BackwardWorkspace at{};
   const auto take = [&at](int64_t bytes) {
     const int64_t begin = at.bytes;
@@ -53,11 +54,12 @@ BackwardWorkspace lay_out_workspace(const Problem& p, int32_t dq_dim) {
   at.sink_sums = take(p.has(TESSERA_FLAG_D_SINKS) ? p.heads_q * p.batch * row_tiles(p) * 4 : 0);
   const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
   at.turns = take(ordered ? rows / kTurnRows * 4 : 0);
-  at.ticket = take(ordered ? 4 : 0);
+  at.ticket = take(ordered || persistent ? 4 : 0);
   return at;
 }
 
-BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, std::byte* workspace, int32_t dq_dim) {
+BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, std::byte* workspace, int32_t dq_dim,
+                                    bool persistent) {
   BackwardParams out{};
   out.f = make_params(p, t);
   out.f.lse = static_cast<float*>(t.lse);  // an input here, whatever the flags ask for
@@ -78,15 +80,14 @@ BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, 
   out.dq_is_float = p.dq.dtype == TESSERA_F32;
   out.dk_is_float = p.dk.dtype == TESSERA_F32;
   out.dv_is_float = p.dv.dtype == TESSERA_F32;
-  const BackwardWorkspace at = lay_out_workspace(p, dq_dim);
+  const BackwardWorkspace at = lay_out_workspace(p, dq_dim, persistent);
   out.lse = reinterpret_cast<float*>(workspace + at.lse);
   out.delta = reinterpret_cast<float*>(workspace + at.delta);
   out.dq_sum = reinterpret_cast<float*>(workspace + at.dq_sum);
   out.sink_sums = reinterpret_cast<float*>(workspace + at.sink_sums);
-  if (p.has(TESSERA_FLAG_DETERMINISTIC)) {
-    out.turns = reinterpret_cast<int32_t*>(workspace + at.turns);
-    out.ticket = reinterpret_cast<uint32_t*>(workspace + at.ticket);
-  }
+  const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
+  if (ordered) out.turns = reinterpret_cast<int32_t*>(workspace + at.turns);
+  if (ordered || persistent) out.ticket = reinterpret_cast<uint32_t*>(workspace + at.ticket);
   out.scratch_rows = scratch_rows(p);
   out.batch = static_cast<int32_t>(p.batch);
   out.heads_kv = p.heads_kv;
@@ -95,14 +96,21 @@ BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, 
 }
 
 BackwardRows::BackwardRows(const Problem& p, const tessera_tensors& tensors, std::byte* workspace,
-                           const DqSums& dq_sums, int32_t tile_n, int32_t group)
-    : params(make_backward_params(p, tensors, workspace, dq_sums.dim)), sums(dq_sums), bf16(p.q.dtype == TESSERA_BF16) {
+                           const DqSums& dq_sums, int32_t tile_n, int32_t group, int32_t workers)
+    : params(make_backward_params(p, tensors, workspace, dq_sums.dim, workers > 0)),
+      sums(dq_sums),
+      bf16(p.q.dtype == TESSERA_BF16) {
   const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_kv), heads = static_cast<uint32_t>(group);
   const auto key_tiles = static_cast<uint32_t>((p.seqlen_k + tile_n - 1) / tile_n);
   params.f.schedule = {key_tiles, head_batches, heads};
   key_blocks = key_tiles * head_batches;
   row_blocks = static_cast<uint32_t>(p.batch * p.heads_q) * static_cast<uint32_t>(params.row_tiles);
-  if (row_blocks == 0) params.turns = nullptr;
+  if (row_blocks == 0) {
+    params.turns = nullptr;
+    params.ticket = nullptr;
+  } else if (workers > 0) {
+    key_blocks = std::min(key_blocks, static_cast<uint32_t>(workers));
+  }
 }
 
 cudaError_t BackwardRows::begin(cudaStream_t stream) const {
@@ -115,12 +123,15 @@ cudaError_t BackwardRows::finish(cudaStream_t stream) const {
   return error;
 }
 
-const char* backward_schedule(const Problem& p) {
-  return p.has(TESSERA_FLAG_DETERMINISTIC) ? "one block a key tile, last keys first; dq is added in the order in which "
-                                             "blocks start"
-                                           : "one block a key tile, heavy tiles first in groups of heads that fit L2; "
-                                             "dq is added in any order, so it "
-                                             "may differ between runs by rounding";
+const char* backward_schedule(const Problem& p, bool persistent) {
+  if (p.has(TESSERA_FLAG_DETERMINISTIC)) {
+    return persistent ? "persistent blocks, tickets, last keys first; dq is added in the order of the tickets"
+                      : "one block a key tile, last keys first; dq is added in the order in which blocks start";
+  }
+  return persistent ? "persistent blocks, tickets, heavy tiles first in groups of heads that fit L2; dq is added in "
+                      "any order, so it may differ between runs by rounding"
+                    : "one block a key tile, heavy tiles first in groups of heads that fit L2; dq is added in any "
+                      "order, so it may differ between runs by rounding";
 }
 
 double estimate_backward(const Problem& p, const core::DeviceInfo& device, int32_t tile_n, const BackwardRates& rates) {

@@ -14,28 +14,30 @@ namespace tessera::cuda {
 // Dtypes, head dims and features that no CUDA backward takes; counts and layouts that it does not take.
 core::Refusal refuse_backward(const core::Problem& p);
 
-// Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns.
+// Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns. Blocks of a persistent main
+// kernel draw tickets in any order of additions.
 struct BackwardWorkspace {
   int64_t lse, delta, dq_sum, sink_sums, turns, ticket, bytes;
 };
-BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim);
+BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim, bool persistent = false);
 
 // The parameters of all launches of one run, without the schedule.
 BackwardParams make_backward_params(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace,
-                                    int32_t dq_dim);
+                                    int32_t dq_dim, bool persistent);
 
 // The launches of a pass but its main kernel and d_bias: begin() those before it, finish() those behind; and what the
 // main kernel is launched with.
 struct BackwardRows {
-  BackwardParams params;  // turns are null where nothing would zero them
+  BackwardParams params;  // turns and ticket are null where nothing would zero them
   uint32_t row_blocks;    // of preprocess and postprocess
   uint32_t key_blocks;    // of the main kernel
   DqSums sums;
   bool bf16;
 
-  // For a main kernel with tiles of tile_n keys, `group` key/value heads at a time.
+  // For a main kernel with tiles of tile_n keys, `group` key/value heads at a time. workers: persistent blocks at most;
+  // 0: a block a tile.
   BackwardRows(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace, const DqSums& dq_sums,
-               int32_t tile_n, int32_t group);
+               int32_t tile_n, int32_t group, int32_t workers = 0);
   cudaError_t begin(cudaStream_t stream) const;
   cudaError_t finish(cudaStream_t stream) const;
 };
@@ -45,13 +47,13 @@ struct BackwardRows {
 int32_t heads_together_backward(const core::Problem& p, const core::DeviceInfo& device, int32_t tile_n);
 
 // What explain says of the order of the main kernel's blocks and of dq.
-const char* backward_schedule(const core::Problem& p);
+const char* backward_schedule(const core::Problem& p, bool persistent = false);
 // What a main kernel reaches, fitted to measurements: shares of the device's 16-bit peak between a block's start and
-// its end, with dq added in any order and in a fixed one, and the seconds of start and end together.
+// its end, with dq added in any order and in a fixed one, and the seconds of start and end together of a key tile.
 struct BackwardRates {
   double share, ordered_share, block_seconds;
 };
-// Seconds of a run with blocks of tile_n keys, one a multiprocessor at a time: steps, starts and ends, and the kernels
+// Seconds of a run with tiles of tile_n keys, one a multiprocessor at a time: steps, starts and ends, and the kernels
 // before and after by their bytes. d_bias costs its products.
 double estimate_backward(const core::Problem& p, const core::DeviceInfo& device, int32_t tile_n,
                          const BackwardRates& rates);

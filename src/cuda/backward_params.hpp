@@ -33,7 +33,7 @@ struct BackwardParams {
   // The parts of d_sinks, [heads_q][batch][row_tiles].
   float* sink_sums;
   int32_t* turns;    // [heads_q][scratch_rows / kTurnRows]: key tiles added to dq; null: in any order
-  uint32_t* ticket;  // blocks started, with turns
+  uint32_t* ticket;  // key tiles taken, with turns or persistent blocks
   int64_t scratch_rows;
   int32_t batch, heads_kv;
   int32_t row_tiles;  // of kRowTile rows, of the longest sequence

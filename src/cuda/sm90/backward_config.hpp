@@ -10,9 +10,11 @@ namespace tessera::cuda::sm90 {
 
 // A block of two consumer warpgroups owns kTileN keys and meets kTileM queries a step. 128 keys: each warpgroup has 64
 // of them, see backward_consumer.cuh. 64 keys: the warpgroups share the tensors, see backward_wide_consumer.cuh.
-template <int kDim_, int kTileM_, int kTileN_>
+// Persistent blocks go on to further key tiles: the next one's loads are under way while dk and dv are stored.
+template <int kDim_, int kTileM_, int kTileN_, bool kPersistent_ = false>
 struct BackwardShape {
   static constexpr int kDim = kDim_, kTileM = kTileM_, kTileN = kTileN_, kGroups = 2, kStages = 2;
+  static constexpr bool kPersistent = kPersistent_;
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kKeyBlocks = kTileN / 64;
   static constexpr bool kWide = kKeyBlocks == 1;
@@ -23,13 +25,18 @@ struct BackwardShape {
   static constexpr int kDqQueries = kWide ? kTileM : kTileM * kSpans / kGroups;
   static constexpr int kKeyBytes = kTileN * kDim * 2, kQueryBytes = kTileM * kDim * 2;
   static constexpr int kGradBytes = kTileN * kTileM * 2, kProbBytes = kWide ? kTileN * kTileM * 4 : 0;
+  // Of persistent blocks: every second K, and dv, then dk on their way out, which others put where K and V were.
+  static constexpr int kSecondKeyBytes = kPersistent ? kKeyBytes : 0, kOutputBytes = kSecondKeyBytes;
   static constexpr int kStatisticsBytes = 2 * kTileM * 4;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
-  // [K][V][stages x (Q, dO)][2 x dS][P][stages x (lse, delta)][control], tiles at multiples of 1024 bytes.
+  // [K][V][stages x (Q, dO)][2 x dS][P][K][dv, dk][stages x (lse, delta)][control], tiles at multiples of 1024 bytes.
   static constexpr int kValueOffset = kKeyBytes, kQueryOffset = 2 * kKeyBytes;
   static constexpr int kGradOffset = kQueryOffset + kStages * 2 * kQueryBytes;
-  static constexpr int kProbOffset = kGradOffset + 2 * kGradBytes, kStatisticsOffset = kProbOffset + kProbBytes;
-  static constexpr int kControlOffset = kStatisticsOffset + kStages * kStatisticsBytes, kControlBytes = 512;
+  static constexpr int kProbOffset = kGradOffset + 2 * kGradBytes;
+  static constexpr int kSecondKeyOffset = kProbOffset + kProbBytes, kOutputOffset = kSecondKeyOffset + kSecondKeyBytes;
+  static constexpr int kStatisticsOffset = kOutputOffset + kOutputBytes;
+  static constexpr int kControlOffset = kStatisticsOffset + kStages * kStatisticsBytes;
+  static constexpr int kControlBytes = kPersistent ? 1024 : 512;
   static constexpr int kSharedBytes = kControlOffset + kControlBytes;
   static_assert(kKeyBytes % 1024 == 0 && kQueryBytes % 1024 == 0 && kGradBytes % 1024 == 0);
   static_assert(kSharedBytes <= 227 * 1024);
@@ -42,8 +49,10 @@ template <>
 struct BackwardConfig<64, ScoreKind::plain> : BackwardShape<64, 128, 128> {};
 template <>
 struct BackwardConfig<64, ScoreKind::general> : BackwardShape<64, 64, 128> {};
-template <ScoreKind kKind>
-struct BackwardConfig<128, kKind> : BackwardShape<128, 64, 128> {};
+template <>
+struct BackwardConfig<128, ScoreKind::plain> : BackwardShape<128, 64, 128, true> {};
+template <>
+struct BackwardConfig<128, ScoreKind::general> : BackwardShape<128, 64, 128> {};
 template <ScoreKind kKind>
 struct BackwardConfig<192, kKind> : BackwardShape<192, 64, 64> {};
 template <ScoreKind kKind>

@@ -1,6 +1,6 @@
-// What the roles of a backward block share beside the tiles: the pipelines' barriers and the view of its key tile.
-// Invariant: a full barrier's phase completes when the bytes are there; an empty one's when all that read them
-// have released them.
+// What the roles of a backward block share beside the tiles: the pipelines' barriers and the views of its key tiles.
+// Invariant: a full barrier's phase completes when the bytes or the view are there; an empty one's when all that read
+// them have released them.
 #pragma once
 
 #include "../tile/backward_scheduler.cuh"
@@ -13,17 +13,21 @@ namespace tessera::cuda::sm90 {
 template <class Config>
 struct BackwardControl {
   static constexpr int kStages = Config::kStages;
-  uint64_t keys_full, values_full;                    // once
-  uint64_t q_full[kStages], q_empty[kStages];         // Q and lse
-  uint64_t d_o_full[kStages], d_o_empty[kStages];     // dO and delta
-  uint64_t grads_full[2], grads_empty[2];             // dS, by the consumers for each other
+  static constexpr int kViews = Config::kPersistent ? 2 : 1;  // the next one is found while the first is at work
+  uint64_t keys_full[kViews], values_full;                    // once a key tile that some query sees
+  uint64_t q_full[kStages], q_empty[kStages];                 // Q and lse
+  uint64_t d_o_full[kStages], d_o_empty[kStages];             // dO and delta
+  uint64_t grads_full[2], grads_empty[2];                     // dS, by the consumers for each other
   uint64_t probs_full, probs_empty;                   // P, by one warpgroup for the other where they share the tensors
   uint64_t turn_open[2], turn_done[2], turn_seen[2];  // for dq of a step, in a fixed order of additions
-  KeyTileView view;
+  KeyTileView views[kViews];
+  // Of persistent blocks alone.
+  uint64_t values_empty, view_full[kViews], view_empty[kViews];
 
-  __device__ void init() {
+  // turn_threads: those of backward_turns.cuh that are at work.
+  __device__ void init(int turn_threads) {
     constexpr int kWarps = 4 * Config::kGroups;
-    ::cuda::ptx::mbarrier_init(&keys_full, 1);
+    for (uint64_t& barrier : keys_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     ::cuda::ptx::mbarrier_init(&values_full, 1);
     for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : d_o_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
@@ -38,9 +42,33 @@ struct BackwardControl {
     for (uint64_t& barrier : turn_seen) ::cuda::ptx::mbarrier_init(&barrier, 1);
     ::cuda::ptx::mbarrier_init(&probs_full, 128);
     ::cuda::ptx::mbarrier_init(&probs_empty, 128);
+    if constexpr (Config::kPersistent) {
+      ::cuda::ptx::mbarrier_init(&values_empty, kWarps);
+      for (uint64_t& barrier : view_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
+      for (uint64_t& barrier : view_empty) ::cuda::ptx::mbarrier_init(&barrier, 32 * kWarps + turn_threads);
+    }
     ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
   }
 };
+
+// Calls visit(place of the view) for the block's key tiles one after another; every thread that calls this reads the
+// views, and is counted in view_empty.
+template <class Config, class Visit>
+__device__ __forceinline__ void for_each_key_tile(BackwardControl<Config>& control, Visit&& visit) {
+  if constexpr (!Config::kPersistent) {
+    visit(0u);
+  } else {
+    Ring<BackwardControl<Config>::kViews> place;
+#pragma unroll 1
+    while (true) {
+      wait(control.view_full[place.stage], place.phase);
+      if (control.views[place.stage].key_tile < 0) return;
+      visit(place.stage);
+      ::cuda::ptx::mbarrier_arrive(&control.view_empty[place.stage]);
+      place.advance();
+    }
+  }
+}
 
 // What the consumers ask of the view in every step; at d 128 in registers: while wgmma reads shared memory a load from
 // it takes some 150 cycles.

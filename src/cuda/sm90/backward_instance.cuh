@@ -19,9 +19,16 @@ struct BackwardKernel {
                             Config::kSharedBytes, stream);
   }
   static constexpr BackwardInstance instance() {
-    return {Config::kDim,         Config::kTileM,   Config::kTileN,
-            Config::kStages,      Config::kThreads, Config::kConsumerRegisters,
-            Config::kSharedBytes, prepare,          launch};
+    return {Config::kDim,
+            Config::kTileM,
+            Config::kTileN,
+            Config::kStages,
+            Config::kThreads,
+            Config::kConsumerRegisters,
+            Config::kSharedBytes,
+            Config::kPersistent,
+            prepare,
+            launch};
   }
 };
 

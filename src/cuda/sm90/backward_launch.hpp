@@ -20,6 +20,7 @@ struct BackwardLaunchParams {
 
 struct BackwardInstance {
   int32_t dim, tile_m, tile_n, stages, threads, consumer_registers, shared_bytes;
+  bool persistent;           // blocks take key tiles until none is left
   cudaError_t (*prepare)();  // on the current device
   cudaError_t (*launch)(const BackwardLaunchParams& params, uint32_t blocks, cudaStream_t stream);
 };

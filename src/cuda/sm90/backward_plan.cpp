@@ -41,9 +41,10 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
 }
 
 // On an H200, docs/notes/backward.md.
-BackwardRates rates(int32_t dim) {
-  if (dim == 64) return {0.495, 0.465, 7.5e-6};
-  if (dim == 128) return {0.575, 0.54, 11.5e-6};
+BackwardRates rates(const BackwardInstance& kernel) {
+  if (kernel.dim == 64) return {0.495, 0.465, 7.5e-6};
+  if (kernel.dim == 128 && kernel.persistent) return {0.645, 0.605, 6e-6};
+  if (kernel.dim == 128) return {0.575, 0.54, 11.5e-6};
   return {0.455, 0.43, 13e-6};
 }
 
@@ -56,11 +57,11 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.threads = kernel.threads;
   launch.registers = kernel.consumer_registers;
   launch.shared_bytes = kernel.shared_bytes;
-  launch.workspace_bytes = lay_out_workspace(p, kernel.dim).bytes;
+  launch.workspace_bytes = lay_out_workspace(p, kernel.dim, kernel.persistent).bytes;
   launch.variant = heads_together_backward(p, device, kernel.tile_n);
-  launch.schedule = backward_schedule(p);
+  launch.schedule = backward_schedule(p, kernel.persistent);
   launch.instructions = p.softcap > 0 ? "wgmma, tma; softcap" : "wgmma, tma";
-  launch.seconds = estimate_backward(p, device, kernel.tile_n, rates(kernel.dim));
+  launch.seconds = estimate_backward(p, device, kernel.tile_n, rates(kernel));
   return launch;
 }
 
@@ -98,7 +99,8 @@ int run(const Plan& plan, const core::RunContext& context) {
   DeviceScope scope(p.device);
   if (scope.error() != cudaSuccess)
     return scope.finish(scope.error(), "cuda.sm90.backward: making the device current", context.status);
-  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant);
+  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant,
+                          kernel.persistent ? plan.device->units : 0);
   cudaError_t error = rows.begin(stream);
   if (error == cudaSuccess && rows.key_blocks > 0) {
     BackwardLaunchParams params{};

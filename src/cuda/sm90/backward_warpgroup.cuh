@@ -14,6 +14,14 @@
 
 namespace tessera::cuda::sm90 {
 
+// How far a consumer is in the pipelines, which go on across the key tiles of a block.
+template <class Config>
+struct BackwardPosition {
+  Ring<Config::kStages> ring;
+  Ring<2> keys;
+};
+
+// At one key tile.
 template <class Element, class Config, ScoreKind kKind>
 struct BackwardWarpgroup {
   static constexpr int kDim = Config::kDim, kTileM = Config::kTileM, kTileN = Config::kTileN, kSpan = Config::kSpan;
@@ -31,30 +39,43 @@ struct BackwardWarpgroup {
   uint32_t shared;      // its address
   uint64_t descriptor;  // of a matrix there, without its leading offset
   int group;            // of the consumers, counted from 0
+  uint32_t place;       // of the tile's view
   BackwardBounds bounds;
   float* dq_sums;  // where this lane adds to dq of the sequence's first query of head 0, in the warp's first 16 columns
   Ring<Config::kStages> ring;
+  Ring<2> keys;  // of K, which in a block's first tile is at stage 0; V has one buffer, whose phase is this stage
 
   // d 128 keeps in registers what others, which have none to spare, read from shared memory in every step.
   static constexpr bool kHolds = kDim == 128;
 
-  // Its thread is of warpgroup `number` of the consumers.
+  // Its thread is of warpgroup `number` of the consumers; the view of the tile is at view_place.
   __device__ __forceinline__ BackwardWarpgroup(const BackwardLaunchParams& params,
-                                               BackwardControl<Config>& shared_control, char* tile_memory, int number)
+                                               BackwardControl<Config>& shared_control, char* tile_memory, int number,
+                                               uint32_t view_place, const BackwardPosition<Config>& position)
       : p(params),
         control(shared_control),
         tiles(tile_memory),
-        shared(ptx::shared_address(tile_memory)),
+        shared(anew(ptx::shared_address(tile_memory))),
         descriptor(ptx::matrix_descriptor<kSpan>(shared, 0)),
-        group(number),
-        bounds(control.view),
-        dq_sums(p.backward.dq_sum + dq_transposed_fragment(0, 0, control.view.scratch_row, 0, kDim) +
-                threadIdx.x % 128 * 4) {}
+        group(static_cast<int>(anew(number))),
+        place(view_place),
+        bounds(tile()),
+        dq_sums(p.backward.dq_sum + dq_transposed_fragment(0, 0, tile().scratch_row, 0, kDim) + threadIdx.x % 128 * 4),
+        ring(position.ring),
+        keys(position.keys) {}
+  __device__ __forceinline__ BackwardPosition<Config> position() const { return {ring, keys}; }
+  __device__ __forceinline__ const KeyTileView& tile() const { return control.views[place]; }
+  // In persistent blocks the compiler must not know that descriptors are those of the key tile before, nor the steps'
+  // those of the first product: it keeps them all, and spills.
+  __device__ __forceinline__ static uint32_t anew(uint32_t value) {
+    return Config::kPersistent ? __shfl_sync(0xffffffffu, value, 0) : value;
+  }
+  __device__ __forceinline__ void renew_descriptor() { descriptor = ptx::matrix_descriptor<kSpan>(anew(shared), 0); }
   __device__ __forceinline__ const auto& view() const {
     if constexpr (kHolds) {
       return bounds;
     } else {
-      return control.view;
+      return tile();
     }
   }
   // What follows from the view alone is the same in every lane, and known to be where registers hold it.
@@ -93,10 +114,18 @@ struct BackwardWarpgroup {
     }
     ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
   }
+  // Where K lies.
+  __device__ __forceinline__ uint32_t key_offset() const { return keys.stage * Config::kSecondKeyOffset; }
+  __device__ __forceinline__ void wait_keys() const {
+    wait_keys(control.keys_full[keys.stage], keys.phase, key_offset());
+  }
+  __device__ __forceinline__ void wait_values() const {
+    wait_keys(control.values_full, keys.stage, Config::kValueOffset);
+  }
   // Waits for K or V, by both warpgroups together.
-  __device__ __forceinline__ void wait_keys(uint64_t& full, uint32_t offset) const {
-    wait(full, 0);
-    const int64_t valid = control.view.sequence.band.seqlen_k - int64_t{control.view.key_tile} * kTileN;
+  __device__ __forceinline__ void wait_keys(uint64_t& full, uint32_t phase, uint32_t offset) const {
+    wait(full, phase);
+    const int64_t valid = tile().sequence.band.seqlen_k - int64_t{tile().key_tile} * kTileN;
     if (valid >= kTileN) return;
     clear_rows(offset, kTileN, valid, thread(), kConsumers);
     ptx::barrier_sync(kBothGroups, kConsumers);
@@ -105,7 +134,7 @@ struct BackwardWarpgroup {
     return agreed(step.tile < view().whole_end);
   }
   __device__ __forceinline__ int64_t valid_queries(const BackwardStep& step) const {
-    return control.view.sequence.band.seqlen_q - int64_t{step.tile} * kTileM;
+    return tile().sequence.band.seqlen_q - int64_t{step.tile} * kTileM;
   }
   // A tile of Q (0) or dO (1), by both warpgroups together.
   __device__ __forceinline__ void clear_query_tail(int tensor, const BackwardStep& step) const {
@@ -154,7 +183,7 @@ struct BackwardWarpgroup {
   // Issues dq^T = K^T dS^T of the 64 columns from span `span` and of the kDqQueries queries from `query` on, dS in
   // buffer `buffer`.
   __device__ __forceinline__ void multiply_transposed(QueryGradients& dq, uint32_t buffer, int span, int query) const {
-    const uint64_t a = matrix(span * kTileN * kSpan, 16);
+    const uint64_t a = matrix(key_offset() + span * kTileN * kSpan, 16);
     const uint64_t b = matrix(Config::kGradOffset + buffer * Config::kGradBytes + query * kSpan, 16);
 #pragma unroll
     for (int step = 0; step < kTileN / 16; ++step) {
@@ -180,8 +209,8 @@ struct BackwardWarpgroup {
     if constexpr (kMasked) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t key = int64_t{control.view.key_tile} * kTileN + first_key() + fragment_row(0, half);
-        const core::Range rows = control.view.sequence.band.seeing_rows(key, key + 1);
+        const int64_t key = int64_t{tile().key_tile} * kTileN + first_key() + fragment_row(0, half);
+        const core::Range rows = tile().sequence.band.seeing_rows(key, key + 1);
         begin[half] = static_cast<int>(clamp_to(rows.begin - query, 0, kTileM));
         end[half] = static_cast<int>(clamp_to(rows.end - query, 0, kTileM));
       }
@@ -281,7 +310,7 @@ struct BackwardWarpgroup {
       sums = dq_sums + dq_transposed_fragment(b.scratch_rows, step.head, row, span * 64, kDim);
     } else {
       sums = b.dq_sum + threadIdx.x % 32 * 4 +
-             dq_transposed_fragment(b.scratch_rows, step.head, control.view.scratch_row + row, block * 16, kDim);
+             dq_transposed_fragment(b.scratch_rows, step.head, tile().scratch_row + row, block * 16, kDim);
     }
 #pragma unroll
     for (int n = 0; n < kDqBlocks; ++n) ptx::reduce_add_v4(sums + n * kDim * 8, dq[n]);
@@ -318,14 +347,14 @@ struct BackwardWarpgroup {
   }
   __device__ __forceinline__ RowTarget key_rows(void* gradient, const Strides& stride, int head_dim,
                                                 bool is_float) const {
-    const KeyTileView& view = control.view;
+    const KeyTileView& view = tile();
     const SequenceView& at = view.sequence;
     const int64_t key = int64_t{view.key_tile} * kTileN;
     return row_target(gradient, stride, at.kv_batch, at.kv_row + key, view.kv_head, view.owned_keys - key, head_dim,
                       is_float);
   }
-  // The warpgroup's dk or dv, then, behind a barrier of both warpgroups, all of the tile's. Before it both are done
-  // with K and V, whose place in shared memory they take.
+  // In blocks of one key tile: the warpgroup's dk or dv, then, behind a barrier of both warpgroups, all of the tile's.
+  // Before it both are done with K and V, whose place in shared memory they take.
   __device__ __forceinline__ void store_dk(const Gradients& dk) const {
     store_rows<Element, kDim, 1>(dk_rows(), tiles, dk, first_key(), 0, p.backward.f.scale);
   }
@@ -335,6 +364,21 @@ struct BackwardWarpgroup {
   __device__ __forceinline__ void copy_gradients() const {
     copy_rows<kTileN, kDim, kConsumers>(dk_rows(), tiles, thread());
     copy_rows<kTileN, kDim, kConsumers>(dv_rows(), tiles + Config::kValueOffset, thread());
+  }
+  // In persistent blocks: a warp's rows of both, one after the other, through a place that is theirs alone, while the
+  // next tile arrives.
+  __device__ __forceinline__ void store_both(const Gradients& dk, const Gradients& dv) const {
+    const int row = first_key(), lane = threadIdx.x % 32;
+    char* const to = tiles + Config::kOutputOffset;
+    const auto store = [&](const RowTarget& target, const Gradients& gradient, float factor)
+        __attribute__((always_inline)) {
+      store_rows<Element, kDim, 1>(target, to, gradient, row, 0, factor);
+      __syncwarp();
+      copy_rows<16, kDim, 32>(target.from(row), to + row * kDim * 2, lane);
+      __syncwarp();
+    };
+    store(dv_rows(), dv, 1.0f);
+    store(dk_rows(), dk, p.backward.f.scale);
   }
   __device__ __forceinline__ static void clear(Gradients& acc) {
 #pragma unroll

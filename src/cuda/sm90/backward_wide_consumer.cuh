@@ -34,7 +34,7 @@ struct WideConsumer {
   // Issues the scores of the step: S, or dP.
   __device__ __forceinline__ void multiply_scores(typename Warpgroup::Scores& scores) const {
     ptx::wgmma_fence();
-    w.multiply_rows(scores, kValues ? 0 : Config::kValueOffset, kScoreTensor);
+    w.multiply_rows(scores, kValues ? w.key_offset() : Config::kValueOffset, kScoreTensor);
     ptx::wgmma_commit();
   }
   // Waits for the tile that makes the scores, and clears what lies behind a used length. The other warpgroup reads the
@@ -112,9 +112,9 @@ struct WideConsumer {
     typename Warpgroup::Scores scores;
     typename Warpgroup::Operand operand;
     typename Warpgroup::QueryGradients dq;
-    w.wait_keys(control.keys_full, 0);
-    w.wait_keys(control.values_full, Config::kValueOffset);
-    BackwardStep step(control.view), before(control.view), added(control.view);
+    w.wait_keys();
+    w.wait_values();
+    BackwardStep step(w.tile()), before(w.tile()), added(w.tile());
     wait_scored(step);
     multiply_scores(scores);
 
@@ -140,7 +140,7 @@ struct WideConsumer {
       const uint32_t stage = ring.stage;
       added = before;
       before = step;
-      more = uniform(step.advance(control.view));
+      more = uniform(step.advance(w.tile()));
       ring.advance();
       // Behind the last step this multiplies an old tile, and the result is dropped: wgmma that only some paths issue
       // are serialised by the compiler.
@@ -178,7 +178,7 @@ __device__ __forceinline__ void consume_wide(BackwardWarpgroup<Element, Config, 
   using Warpgroup = BackwardWarpgroup<Element, Config, kKind>;
   typename Warpgroup::Gradients sums;
   w.clear(sums);
-  const bool any = uniform(w.control.view.query_begin < w.control.view.query_end);
+  const bool any = uniform(w.tile().query_begin < w.tile().query_end);
   if (w.group == 0) {
     if (any) WideConsumer<Element, Config, kKind, true>{w}.run(sums);
     ptx::barrier_sync(Warpgroup::kBothGroups, Warpgroup::kConsumers);

@@ -10,7 +10,7 @@ namespace tessera::cuda {
 // for its turn must not count on tiles that are never started. Packed lengths beyond them are wrong, but nobody checks
 // them on the way to a run.
 TESSERA_HD void locate_rows(const ForwardParams& p, uint32_t batch, SequenceView& view) {
-  locate_sequence<false>(p, batch, 0, view);
+  locate_sequence<false, true>(p, batch, 0, view);
   if (view.rows_q <= p.seqlen_q && view.band.seqlen_k <= p.seqlen_k) return;
   view.rows_q = clamp_to(view.rows_q, 0, p.seqlen_q);
   view.band = core::make_band(clamp_to(view.band.seqlen_q, 0, p.seqlen_q), clamp_to(view.band.seqlen_k, 0, p.seqlen_k),

@@ -40,7 +40,7 @@ struct TileCopy {
   static constexpr int kChunks = kDim / 8 / kLanes;
   static constexpr int kRowsPerPass = kThreads / kLanes;
   static constexpr int kPasses = kRows / kRowsPerPass;
-  static_assert(kRows % kRowsPerPass == 0 && kRowsPerPass % 8 == 0);
+  static_assert(kRows % kRowsPerPass == 0);
 
   __device__ static int row() { return threadIdx.x / kLanes; }
   __device__ static int chunk() { return threadIdx.x % kLanes; }
@@ -48,6 +48,7 @@ struct TileCopy {
   // Starts the copy of one row of pass `pass`; chunks at or past `valid_chunks` and rows that are not `valid` become
   // zero.
   __device__ static void start(uint32_t tile, int pass, const char* row_pointer, bool valid, int valid_chunks) {
+    static_assert(kRowsPerPass % 8 == 0);  // the swizzle is that of the first pass
     const uint32_t destination = tile + Layout::offset(row(), chunk()) + pass * kRowsPerPass * Layout::kRowBytes;
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {

@@ -16,6 +16,11 @@ struct RowTarget {
   int64_t stride, count;
   int chunks;
   bool is_float;
+
+  // The rows from `first` on.
+  TESSERA_HD RowTarget from(int first) const {
+    return {rows + first * stride, stride, count - first, chunks, is_float};
+  }
 };
 
 TESSERA_HD RowTarget row_target(void* base, const Strides& strides, int64_t batch, int64_t first_row, int64_t head,

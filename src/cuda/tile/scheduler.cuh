@@ -55,8 +55,8 @@ TESSERA_HD int64_t used_keys(const ForwardParams& p, uint32_t batch, int64_t cap
 }
 
 // Written field by field: where `view` lies in shared memory, no register has to hold it. kDense: q, k and v are dense
-// and whole, one cache row a batch, so that nothing is looked up.
-template <bool kDense>
+// and whole, one cache row a batch, so that nothing is looked up. kBackward: nothing is there that backward refuses.
+template <bool kDense, bool kBackward = false>
 TESSERA_HD void locate_sequence(const ForwardParams& p, uint32_t batch, int split, SequenceView& view) {
   view.q_batch = batch;
   view.q_row = view.kv_batch = view.kv_row = view.first_key = 0;
@@ -77,18 +77,18 @@ TESSERA_HD void locate_sequence(const ForwardParams& p, uint32_t batch, int spli
   } else if (p.cu_seqlens_k != nullptr) {
     view.kv_row = clamp_to(p.cu_seqlens_k[batch], 0, p.total_k);
     capacity = clamp_to(p.cu_seqlens_k[batch + 1], view.kv_row, p.total_k) - view.kv_row;
-  } else if (p.page_size != 0) {
+  } else if (!kBackward && p.page_size != 0) {
     view.pages = p.page_table + batch * p.page_table_stride;
     capacity = clamp_to(p.seqlen_k, 0, int64_t{p.max_pages} * p.page_size);
   } else {
-    view.kv_batch = p.batch_idx != nullptr ? clamp_to(p.batch_idx[batch], 0, p.batch_kv - 1) : batch;
+    view.kv_batch = !kBackward && p.batch_idx != nullptr ? clamp_to(p.batch_idx[batch], 0, p.batch_kv - 1) : batch;
   }
   const int64_t used = !kDense && p.seqused_k != nullptr ? used_keys(p, batch, capacity) : capacity;
-  const int64_t leftpad = !kDense && p.leftpad != nullptr ? clamp_to(p.leftpad[batch], 0, used) : 0;
+  const int64_t leftpad = !kDense && !kBackward && p.leftpad != nullptr ? clamp_to(p.leftpad[batch], 0, used) : 0;
   const int64_t seqlen_k = used - leftpad;
   view.kv_row += leftpad;
   view.band = core::make_band(seqlen_q, seqlen_k, p.left, p.right, p.top_left);
-  if (!kDense && p.num_splits > 1) {
+  if (!kDense && !kBackward && p.num_splits > 1) {
     const core::Range keys = core::split_keys(seqlen_k, p.num_splits, split);
     view.first_key = keys.begin;
     view.kv_row += keys.begin;
