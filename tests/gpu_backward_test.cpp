@@ -111,8 +111,7 @@ TEST_P(GpuBackwardTickets, BlocksGoOnToFurtherKeyTiles) {
   TESSERA_NEEDS_GPU();
   const int heads = core::cuda_info(0, nullptr)->units / GetParam().tiles + 1;
   const std::string count = "hq" + std::to_string(2 * heads) + " hkv" + std::to_string(heads) + " ";
-  for (const char* dtype : {"bf16", "f16"})
-    check_backward("bwd " + std::string(dtype) + " b2 " + count + GetParam().text);
+  check_backward("bwd bf16 b2 " + count + GetParam().text);
 }
 
 INSTANTIATE_TEST_SUITE_P(Words, GpuBackwardTickets,
