@@ -46,7 +46,8 @@ void expect_shape(const core::Launch& launch) {
   EXPECT_EQ(launch.registers, Config::kConsumerRegisters);
   const int64_t q = int64_t{Config::kQueryStages} * launch.tile_m * Config::kDimQk;
   const int64_t k_v = int64_t{launch.stages} * launch.tile_n * (Config::kDimQk + Config::kDimV);
-  EXPECT_EQ(launch.shared_bytes, 2 * (q + k_v) + Config::kControlBytes);
+  const int64_t o = int64_t{launch.tile_m} * Config::kSpan;  // a span of every consumer warp's rows on their way out
+  EXPECT_EQ(launch.shared_bytes, 2 * (q + k_v) + o + Config::kControlBytes);
 }
 
 template <int kDimQk, int kDimV>
