@@ -1,5 +1,5 @@
-// Whether this build runs under a sanitizer, where code takes some ten times as long: loops that repeat the same code for
-// more sizes or more equal runs take fewer there.
+// Whether this build runs under a sanitizer, where code takes some ten times as long: loops that repeat the same code
+// for more sizes or more equal runs take fewer there.
 #pragma once
 
 namespace tessera::tests {
