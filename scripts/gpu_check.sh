@@ -6,7 +6,8 @@
 # installed.
 # Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
-# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward),
+# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward,
+# and both passes together),
 # "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
 # "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that,
 # or for the story of an earlier round), "ablations" (kernels with one step taken back each, and both bandwidths; needs
@@ -169,6 +170,9 @@ if [[ $parts == *special* ]]; then bench special 120 --suite special; fi
 if [[ $parts == *gradients* ]]; then
   bench backward 240 --suite backward --seconds 0.3 --kernel 'cuda.sm90.backward' --kernel 'cuda.sm80.backward'
   python3 -m tessera.bench --draw "$output/backward.json" "$output/backward.png"
+  start forward_backward 60 python3 "$source_dir/bench/forward_backward.py" --out "$output/forward-backward.json"
+  finish forward_backward
+  cat "$output/forward_backward.log"
 fi
 if [[ $parts == *recompute* ]]; then
   bench recompute 90 --suite recompute --seconds 0.4
