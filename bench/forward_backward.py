@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Forward and backward together through autograd, beside PyTorch's cuDNN and FlashAttention-2 backends on a CUDA device.
+"""Forward and backward together through autograd, beside PyTorch's cuDNN and FlashAttention-2 on a CUDA device.
 
 One process, the same bf16 tensors of 16k tokens and hidden size 2048, candidates in random order, L2 overwritten before
 each sample, medians of events. Usage: forward_backward.py [--seconds SECONDS a cell] [--out RESULTS.json]

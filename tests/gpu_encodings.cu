@@ -376,7 +376,7 @@ __global__ void store_warp_rows(Out* out, int head_dim) {
     rows.o[half] = reinterpret_cast<char*>(out + row * kStoredColumns) + threadIdx.x % 4 * (p.o_is_float ? 8 : 16);
     rows.columns[half] = row == kAbsentRow ? 0 : head_dim;
   }
-  cuda::sm90::store_rows<Element, kSpan>(p, rows, acc, shared);
+  cuda::sm90::store_finished_rows<Element, kSpan>(p, rows, acc, shared);
 }
 
 template <class Element, int kSpan, class Out>

@@ -58,8 +58,9 @@ BackwardWorkspace lay_out_workspace(const Problem& p, int32_t dq_dim, bool persi
   return at;
 }
 
-BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, std::byte* workspace, int32_t dq_dim,
-                                    bool persistent) {
+// The parameters of all launches of one run, without the schedule.
+static BackwardParams make_backward_params(const Problem& p, const tessera_tensors& t, std::byte* workspace,
+                                           int32_t dq_dim, bool persistent) {
   BackwardParams out{};
   out.f = make_params(p, t);
   out.f.lse = static_cast<float*>(t.lse);  // an input here, whatever the flags ask for

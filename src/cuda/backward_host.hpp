@@ -14,16 +14,12 @@ namespace tessera::cuda {
 // Dtypes, head dims and features that no CUDA backward takes; counts and layouts that it does not take.
 core::Refusal refuse_backward(const core::Problem& p);
 
-// Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns. Blocks of a persistent main
-// kernel draw tickets in any order of additions.
+// Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns. persistent: the main
+// kernel's blocks draw tickets, also where dq is added in any order.
 struct BackwardWorkspace {
   int64_t lse, delta, dq_sum, sink_sums, turns, ticket, bytes;
 };
-BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim, bool persistent = false);
-
-// The parameters of all launches of one run, without the schedule.
-BackwardParams make_backward_params(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace,
-                                    int32_t dq_dim, bool persistent);
+BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim, bool persistent);
 
 // The launches of a pass but its main kernel and d_bias: begin() those before it, finish() those behind; and what the
 // main kernel is launched with.
@@ -47,7 +43,7 @@ struct BackwardRows {
 int32_t heads_together_backward(const core::Problem& p, const core::DeviceInfo& device, int32_t tile_n);
 
 // What explain says of the order of the main kernel's blocks and of dq.
-const char* backward_schedule(const core::Problem& p, bool persistent = false);
+const char* backward_schedule(const core::Problem& p, bool persistent);
 // What a main kernel reaches, fitted to measurements: shares of the device's 16-bit peak between a block's start and
 // its end, with dq added in any order and in a fixed one, and the seconds of start and end together of a key tile.
 struct BackwardRates {

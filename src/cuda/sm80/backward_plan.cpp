@@ -76,9 +76,9 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.stages = kernel.stages;
   launch.threads = kernel.threads;
   launch.shared_bytes = kernel.shared_bytes;
-  launch.workspace_bytes = lay_out_workspace(p, dq_sums(p).dim).bytes;
+  launch.workspace_bytes = lay_out_workspace(p, dq_sums(p).dim, false).bytes;
   launch.variant = heads_together_backward(p, device, kernel.tile_n);
-  launch.schedule = backward_schedule(p);
+  launch.schedule = backward_schedule(p, false);
   launch.instructions = is_plain(p) ? "mma.sync, ldmatrix, cp.async" : "mma.sync, ldmatrix, cp.async; general scores";
   launch.seconds = estimate_backward(p, device, kernel.tile_n, rates(dq_sums(p).dim, device.arch));
   return launch;

@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
   static_assert(sizeof(BackwardControl<Config>) <= Config::kControlBytes);
   auto& control = *reinterpret_cast<BackwardControl<Config>*>(shared + Config::kControlOffset);
   if (threadIdx.x == 0) control.init(p.backward.turns != nullptr ? 2 : 0);
-  if (threadIdx.x == 64) {
+  if (threadIdx.x == 64) {  // beside thread 0 and its barriers
     if constexpr (Config::kPersistent) {
-      find_next_key_tile(p.backward, true, Config::kTileN, Config::kTileM, control.views[0]);
+      take_key_tile(p.backward, true, Config::kTileN, Config::kTileM, control.views[0]);
     } else {
       find_key_tile(p.backward, Config::kTileN, Config::kTileM, control.views[0]);
     }

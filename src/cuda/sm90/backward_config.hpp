@@ -18,6 +18,11 @@ struct BackwardShape {
   static constexpr int kThreads = 128 * (kGroups + 1);
   static constexpr int kKeyBlocks = kTileN / 64;
   static constexpr bool kWide = kKeyBlocks == 1;
+  static_assert(!kPersistent || !kWide);  // its consumers release neither V nor their last tiles
+  static constexpr int kKeyBuffers = kPersistent ? 2 : 1;
+  // Behind dS: dq before dv, whose reds then have the time of three products before dP wants their registers (353 for
+  // 365 microseconds at d 128, N 512), or dv before dq, where blocks are not persistent: it was not timed there.
+  static constexpr bool kDqFirst = kPersistent;
   static constexpr int kSpan = 128, kSpanColumns = kSpan / 2, kSpans = kDim / kSpanColumns;
   static_assert(kDim % kSpanColumns == 0 && (kWide || kSpans <= kGroups));
   // dq^T = K^T dS^T has the head dim as its rows, 64 a product: at d 64 a warpgroup makes half of the queries, else
@@ -42,7 +47,9 @@ struct BackwardShape {
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
-// A softcap's derivative needs registers of its own: half as many queries a step at d 64.
+// A softcap's derivative needs registers of its own: half as many queries a step at d 64. Persistent blocks at d 64
+// spilled 132 bytes in their loop; with a softcap they were not tried. At d 128 they leave 1 KB of shared memory: K 2 x
+// 32, V 32, Q and dO 2 x 2 x 16, dS 2 x 16, dv and dk on their way out 32, statistics and control 2 KB.
 template <int kDim, ScoreKind kKind>
 struct BackwardConfig;
 template <>

@@ -23,8 +23,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
   typename Warpgroup::QueryGradients dq;
   const int span = Config::kSpans == 1 ? 0 : w.group, query = Config::kSpans == 1 ? w.group * Config::kDqQueries : 0;
 
-  // The reds that add dq have the time of three products before dP wants their registers.
-  constexpr bool kDqFirst = Config::kPersistent;
+  constexpr bool kDqFirst = Config::kDqFirst;
   const auto multiply_values = [&]() __attribute__((always_inline)) {
     ptx::wgmma_fence();
     w.multiply_registers(dv, probs, 1);

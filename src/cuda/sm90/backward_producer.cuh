@@ -86,11 +86,11 @@ struct BackwardProducer {
     }
   }
 
-  // The same of one of many, `number` counting these. There is room for K: the consumers are done with the tile before
-  // the last, see run(). Room for V is last.
+  // All of one key tile of many; `number`: of the block's tiles that some query sees. There is room for K: the
+  // consumers are done with the tile two before this one, see run(). Room for V comes last.
   __device__ __forceinline__ void copy_tile(const KeyTileView& view, Ring<Config::kStages>& ring,
                                             uint32_t number) const {
-    const uint32_t parity = number % 2;
+    const uint32_t parity = number % Config::kKeyBuffers;
     copy_keys(view, p.k_map, shared + parity * Config::kSecondKeyOffset, &control.keys_full[parity]);
     BackwardStep step(view);
 #pragma unroll 1
@@ -122,7 +122,7 @@ struct BackwardProducer {
         if (view.query_begin < view.query_end) copy_tile(view, ring, number++);
         place.advance();
         wait(control.view_empty[place.stage], place.phase ^ 1);
-        find_next_key_tile(p.backward, false, Config::kTileN, Config::kTileM, control.views[place.stage]);
+        take_key_tile(p.backward, false, Config::kTileN, Config::kTileM, control.views[place.stage]);
       }
     }
   }

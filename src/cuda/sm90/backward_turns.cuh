@@ -1,6 +1,7 @@
 // Turns in which the blocks of the backward kernel add to dq in a fixed order: of the key tiles that see a query tile
-// those with higher numbers come first. They have lower tickets, so a block waits only for tiles that were taken before
-// its own, which are done or at work. turns[] counts the tiles that have added.
+// those with higher numbers come first. They have lower tickets, and a block works its tiles in the order of their
+// tickets. So the lowest ticket that is not done is at work, whatever blocks have taken ahead, and waits for none: no
+// block waits for ever. turns[] counts the tiles that have added.
 // Two threads beside the producer keep them, so that no consumer waits for device memory: one polls for the turn of a
 // step and opens it, the other closes it once all consumer warps are done, and tells the next block.
 #pragma once

@@ -21,7 +21,7 @@ struct BackwardPosition {
   Ring<2> keys;
 };
 
-// At one key tile.
+// A consumer warpgroup at one key tile.
 template <class Element, class Config, ScoreKind kKind>
 struct BackwardWarpgroup {
   static constexpr int kDim = Config::kDim, kTileM = Config::kTileM, kTileN = Config::kTileN, kSpan = Config::kSpan;
@@ -155,9 +155,9 @@ struct BackwardWarpgroup {
     return further(descriptor, offset) + (leading >> 4 << 16);
   }
 
-  // Issues scores = the warpgroup's rows of the tile at `keys` times the query tile of `tensor`, transposed.
-  __device__ __forceinline__ void multiply_rows(Scores& scores, uint32_t keys, int tensor) const {
-    const uint64_t a = matrix(keys + key_block() * 64 * kSpan, 16), b = matrix(query_offset(tensor), 16);
+  // Issues scores = the warpgroup's rows of the K or V at `offset` times the query tile of `tensor`, transposed.
+  __device__ __forceinline__ void multiply_rows(Scores& scores, uint32_t offset, int tensor) const {
+    const uint64_t a = matrix(offset + key_block() * 64 * kSpan, 16), b = matrix(query_offset(tensor), 16);
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
       const int span = step / 4, inner = step % 4 * 32;

@@ -33,8 +33,8 @@ struct ForwardShape {
   static_assert(kTileN % 16 == 0 && kDimQk % kSpanColumns == 0 && kDimV % kSpanColumns == 0);
   // [Q tiles][K tiles][V tiles][a span of o, 16 rows a consumer's warp][Control], tiles at multiples of 1024 bytes.
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kKeyBytes;
-  static constexpr int kOutputOffset = kValueOffset + kStages * kValueBytes, kOutputBytes = 16 * kSpan;
-  static constexpr int kControlOffset = kOutputOffset + 4 * kGroups * kOutputBytes, kControlBytes = 2048;
+  static constexpr int kOutputOffset = kValueOffset + kStages * kValueBytes, kWarpOutputBytes = 16 * kSpan;
+  static constexpr int kControlOffset = kOutputOffset + 4 * kGroups * kWarpOutputBytes, kControlBytes = 2048;
   static constexpr int kSharedBytes = kControlOffset + kControlBytes;
   static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0 && kValueBytes % 1024 == 0);
   static_assert(kSharedBytes <= 227 * 1024);

@@ -27,7 +27,7 @@ struct Consumer {
   Control<Config>& control;
   uint32_t shared;            // address of the tiles
   int group;                  // of the consumers, counted from 0
-  Producer<Config> producer;  // idle but where a warp of ours is it (kProduces)
+  Producer<Config> producer;  // gives the tiles' place; idle but where a warp of ours is it (kProduces)
   Ring<Config::kStages> k, v;
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
@@ -231,7 +231,7 @@ struct Consumer {
   __device__ __forceinline__ void run() {
     if (Config::kTurns && group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
     char* const output =
-        producer.shared + Config::kOutputOffset + (group * 4 + threadIdx.x / 32 % 4) * Config::kOutputBytes;
+        producer.shared + Config::kOutputOffset + (group * 4 + threadIdx.x / 32 % 4) * Config::kWarpOutputBytes;
     while (true) {
       wait(control.view_full[views.stage], views.phase);
       const TileView& view = control.views[views.stage];
@@ -246,7 +246,7 @@ struct Consumer {
       } else {
         rows = run_empty(view, acc);
       }
-      store_rows<Element, kSpan>(p.forward, rows, acc[0], output);
+      store_finished_rows<Element, kSpan>(p.forward, rows, acc[0], output);
     }
   }
 };

@@ -1,7 +1,7 @@
 // End of a query tile, in two halves: what its rows need beside the accumulators is found while the tensor cores are at
-// their last product, and the rows leave when it is done. 16-bit rows pass through a few KB of shared memory of the
-// warp's own, so that they leave in 16-byte stores, 64 bytes of a row an instruction; the tiles of Q, K and V are free
-// for the next piece of work. float32 rows leave from the registers.
+// their last product, and the rows leave when it is done. 16-bit rows pass through 2 KB of shared memory of the
+// warp's own (16 rows of a span), so that they leave in 16-byte stores, 64 bytes of a row an instruction; the tiles of
+// Q, K and V are free for the next piece of work. float32 rows leave from the registers.
 #pragma once
 
 #include <cstdint>
@@ -115,8 +115,8 @@ __device__ __forceinline__ void store_float_rows(const FinishedRows& rows, const
 
 // The rows' way out. What is rare, and what kind of rows they are, is asked once a tile: nothing else runs meanwhile.
 template <class Element, int kSpan, int kColumns>
-__device__ __forceinline__ void store_rows(const ForwardParams& p, const FinishedRows& rows, float (&acc)[kColumns][4],
-                                           char* tile) {
+__device__ __forceinline__ void store_finished_rows(const ForwardParams& p, const FinishedRows& rows,
+                                                    float (&acc)[kColumns][4], char* tile) {
   if (__any_sync(0xffffffffu, rows.factor[0] == 0.0f || rows.factor[1] == 0.0f)) [[unlikely]] {
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {

@@ -1,5 +1,5 @@
-// Masking by the band with fewer instructions than `mask_row` of tile/score.cuh, for registers more: a word a row, of
-// which predicates come seven at a time. The mma.sync kernel of d 64 has no register left for it.
+// Masking by the band with fewer instructions than `mask_row` of tile/score.cuh, at the price of registers: a word a
+// row, of which predicates come seven at a time. The mma.sync kernel of d 64 has no register left for it.
 #pragma once
 
 #include <cmath>

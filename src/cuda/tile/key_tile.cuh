@@ -21,12 +21,11 @@ __device__ __forceinline__ void find_key_tile(const BackwardParams& p, int tile_
   locate_key_tile(p, number, tile_n, tile_m, view);
 }
 
-// The next tile that owns keys, for a block that goes on until none is left, view.key_tile < 0; one thread calls this.
-// With turns every number is a ticket: the tiles that a block waits for have lower ones, so they are done or at work in
-// blocks that run. Else a block begins with its own number. Without a ticket, where nothing zeroes it, blocks are as
-// many as tiles.
-__device__ __forceinline__ void find_next_key_tile(const BackwardParams& p, bool first, int tile_n, int tile_m,
-                                                   KeyTileView& view) {
+// The first or the next tile that owns keys, for a block that goes on until none is left, view.key_tile < 0; one thread
+// calls this. With turns every number is a ticket, see backward_turns.cuh. Else a block begins with its own number.
+// Without a ticket, where nothing zeroes it, blocks are as many as tiles.
+__device__ __forceinline__ void take_key_tile(const BackwardParams& p, bool first, int tile_n, int tile_m,
+                                              KeyTileView& view) {
   const uint32_t tiles = p.f.schedule.query_blocks * p.f.schedule.head_batches;
   while (true) {
     uint32_t number = blockIdx.x;

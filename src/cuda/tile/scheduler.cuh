@@ -55,7 +55,8 @@ TESSERA_HD int64_t used_keys(const ForwardParams& p, uint32_t batch, int64_t cap
 }
 
 // Written field by field: where `view` lies in shared memory, no register has to hold it. kDense: q, k and v are dense
-// and whole, one cache row a batch, so that nothing is looked up. kBackward: nothing is there that backward refuses.
+// and whole, one cache row a batch, so that nothing is looked up. kBackward: no pages,
+// batch_idx, leftpad or splits, which backward refuses.
 template <bool kDense, bool kBackward = false>
 TESSERA_HD void locate_sequence(const ForwardParams& p, uint32_t batch, int split, SequenceView& view) {
   view.q_batch = batch;
