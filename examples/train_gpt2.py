@@ -24,6 +24,7 @@ import collections
 import copy
 import gc
 import json
+import math
 import pathlib
 import statistics
 import sys
@@ -178,7 +179,12 @@ def gradient_errors(training, model, batches):
         for name, (attend, dtype) in training.attentions.items():
             found = weight_gradients(model, batch, attend, dtype)
             apart[name].update({part: (found[part] - x).square().sum().item() for part, x in exact.items()})
-    return {name: {part: (x / norms[part]) ** 0.5 for part, x in parts.items()} for name, parts in apart.items()}
+    return {name: {part: relative(x, norms[part]) for part, x in parts.items()} for name, parts in apart.items()}
+
+
+def relative(square, norm_square):
+    """What is exact where nothing is to be found, as q's gradients over one key are, errs by nothing."""
+    return math.sqrt(square / norm_square) if norm_square > 0 else math.inf if square > 0 else 0.0
 
 
 def tell_kernels(training, model, batch):
