@@ -11,4 +11,7 @@ inline std::string json_text(const nlohmann::ordered_json& json, int indent = -1
   return json.dump(indent, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// A name out of a file, in quotes and on one line whatever it holds.
+inline std::string quoted_name(const std::string& name) { return json_text(nlohmann::ordered_json(name)); }
+
 }  // namespace tessera::cli

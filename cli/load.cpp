@@ -5,6 +5,7 @@
 #include "cli/bind.hpp"
 #include "cli/failure.hpp"
 #include "cli/file_io.hpp"
+#include "cli/json_text.hpp"
 #include "cli/npy.hpp"
 #include "cli/safetensors.hpp"
 
@@ -40,8 +41,8 @@ std::map<std::string, Tensor> load_tensors(const FileOptions& options) {
     for (const TensorView& view : read_safetensors(file.bytes(), label)) {
       if (contains(kIgnored, view.name)) continue;
       if (!contains(kNames, view.name))
-        bad_input("{}: unknown tensor \"{}\", expected names of the C interface (q, k, v, cu_seqlens_q, ...)", label,
-                  view.name);
+        bad_input("{}: unknown tensor {}, expected names of the C interface (q, k, v, cu_seqlens_q, ...)", label,
+                  quoted_name(view.name));
       tensors[view.name] = copy(view);
     }
     return tensors;

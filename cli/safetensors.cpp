@@ -52,29 +52,30 @@ struct Entry {
 Entry read_entry(const std::string& name, const Json& value, std::string_view label) {
   if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
       !value.contains("data_offsets"))
-    bad_input("{}: tensor \"{}\" is not {{dtype, shape, data_offsets}}", label, name);
+    bad_input("{}: tensor {} is not {{dtype, shape, data_offsets}}", label, quoted_name(name));
   Entry entry;
   entry.tensor.name = name;
   if (!value["dtype"].is_string() || element_bytes(value["dtype"].get<std::string>()) == 0)
-    bad_input("{}: tensor \"{}\" has dtype {}, expected F64, F32, F16, BF16, F8_E4M3, F8_E5M2, BOOL or I/U8 to 64",
-              label, name, json_text(value["dtype"]));
+    bad_input("{}: tensor {} has dtype {}, expected F64, F32, F16, BF16, F8_E4M3, F8_E5M2, BOOL or I/U8 to 64", label,
+              quoted_name(name), json_text(value["dtype"]));
   entry.tensor.dtype = value["dtype"].get<std::string>();
-  if (!value["shape"].is_array()) bad_input("{}: tensor \"{}\": shape is not a list", label, name);
+  if (!value["shape"].is_array()) bad_input("{}: tensor {}: shape is not a list", label, quoted_name(name));
   for (const Json& extent : value["shape"]) {
     int64_t size = 0;
     if (!read_size(extent, &size))
-      bad_input("{}: tensor \"{}\": extent {} in shape, expected an integer from 0 to 2^63 - 1", label, name,
+      bad_input("{}: tensor {}: extent {} in shape, expected an integer from 0 to 2^63 - 1", label, quoted_name(name),
                 json_text(extent));
     entry.tensor.shape.push_back(size);
   }
   const Json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !read_size(offsets[0], &entry.begin) ||
       !read_size(offsets[1], &entry.end) || entry.begin > entry.end)
-    bad_input("{}: tensor \"{}\": data_offsets {}, expected [begin, end]", label, name, json_text(offsets));
+    bad_input("{}: tensor {}: data_offsets {}, expected [begin, end]", label, quoted_name(name), json_text(offsets));
   if (!checked_bytes(entry.tensor.shape, element_bytes(entry.tensor.dtype), &entry.tensor.bytes))
-    bad_input("{}: tensor \"{}\": shape {} needs 2^63 bytes or more", label, name, shape_text(entry.tensor.shape));
+    bad_input("{}: tensor {}: shape {} needs 2^63 bytes or more", label, quoted_name(name),
+              shape_text(entry.tensor.shape));
   if (static_cast<uint64_t>(entry.end - entry.begin) != entry.tensor.bytes)
-    bad_input("{}: tensor \"{}\": {} {} needs {} bytes, data_offsets span {}", label, name, entry.tensor.dtype,
+    bad_input("{}: tensor {}: {} {} needs {} bytes, data_offsets span {}", label, quoted_name(name), entry.tensor.dtype,
               shape_text(entry.tensor.shape), entry.tensor.bytes, entry.end - entry.begin);
   return entry;
 }
@@ -135,11 +136,11 @@ std::vector<TensorView> read_safetensors(std::span<const std::byte> file, std::s
   int64_t position = 0;
   for (Entry& entry : entries) {
     if (entry.begin != position)
-      bad_input("{}: tensor \"{}\" begins at byte {}, expected {} (tensors must neither overlap nor leave holes)",
-                label, entry.tensor.name, entry.begin, position);
+      bad_input("{}: tensor {} begins at byte {}, expected {} (tensors must neither overlap nor leave holes)", label,
+                quoted_name(entry.tensor.name), entry.begin, position);
     if (entry.end > data_bytes)
-      bad_input("{}: tensor \"{}\" ends at byte {}, but the file has {} bytes of data", label, entry.tensor.name,
-                entry.end, data_bytes);
+      bad_input("{}: tensor {} ends at byte {}, but the file has {} bytes of data", label,
+                quoted_name(entry.tensor.name), entry.end, data_bytes);
     position = entry.end;
     entry.tensor.data = data + entry.begin;
     tensors.push_back(std::move(entry.tensor));

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -270,8 +271,17 @@ TEST(Safetensors, RefusesBadTensors) {
        "begins at byte 4, expected 8"},
       {R"("q":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"k":{"dtype":"F16","shape":[1],"data_offsets":[6,8]})",
        "begins at byte 6, expected 4"}};
-  for (const auto& [tensors, message] : kCases)
+  for (const auto& [tensors, message] : kCases) {
     EXPECT_MESSAGE(safetensors_failure(safetensors_file("{" + std::string(tensors) + "}", 8)), message);
+    // Names may hold anything; a message stays one line.
+    std::string named = tensors;
+    for (const auto& [name, other] :
+         {std::pair(R"("q":)", R"("q\n\u0000\u001b":)"), std::pair(R"("k":)", R"("k\r\n":)")})
+      if (const size_t at = named.find(name); at != std::string::npos) named.replace(at, 4, other);
+    const std::string told = safetensors_failure(safetensors_file("{" + named + "}", 8));
+    EXPECT_TRUE(std::none_of(told.begin(), told.end(), [](unsigned char c) { return c < ' '; })) << told;
+    EXPECT_MESSAGE(told, told.find("tensor \"") == std::string::npos ? message : "\\n");
+  }
 }
 
 class Files : public ::testing::Test {
