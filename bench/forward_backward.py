@@ -13,26 +13,12 @@ import torch
 
 import tessera
 from tessera import bench
-from tessera._bench_backward import BackwardCase
+from tessera._bench_backward import BackwardCase, sdpa_forward
 from tessera._bench_host import describe
 from tessera._bench_output import output_file
-from tessera._bench_peers import SDPBackend, sdpa_kernel
+from tessera._bench_peers import SDPBackend
 
 TOKENS, HIDDEN = 16384, 2048
-
-
-def sdpa(backend):
-    def forward(q, k, v, causal):
-        with sdpa_kernel(backend):
-            heads_first = (x.transpose(1, 2) for x in (q, k, v))
-            o = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=causal)
-        return o.transpose(1, 2)
-
-    return forward
-
-
-def ours(q, k, v, causal):
-    return tessera.attention(q, k, v, causal=causal)
 
 
 def step(case, forward):
@@ -41,7 +27,7 @@ def step(case, forward):
 
     def call():
         with torch.enable_grad():
-            o = forward(*inputs, case.causal)
+            o = forward(*inputs)
         return torch.autograd.grad(o, inputs, case.d_o)
 
     return call
@@ -49,7 +35,11 @@ def step(case, forward):
 
 def measure(text, options):
     case = BackwardCase(text)
-    forwards = {"tessera": ours, "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION), "flash": sdpa(SDPBackend.FLASH_ATTENTION)}
+    forwards = {
+        "tessera": lambda q, k, v: tessera.attention(q, k, v, causal=case.causal),
+        "cudnn": sdpa_forward(case, SDPBackend.CUDNN_ATTENTION),
+        "flash": sdpa_forward(case, SDPBackend.FLASH_ATTENTION),
+    }
     with tessera.expect_kernel("cuda.*") as scope:
         candidates = [bench.Candidate(name, "", step(case, forward)) for name, forward in forwards.items()]
     bench.rms_errors(candidates, case)

@@ -89,6 +89,18 @@ def ordered(results):
     return markdown(titles, lines)
 
 
+def both_passes(results):
+    """Forward and backward together: milliseconds, and cuDNN's over ours."""
+    titles = ["d", "N", "mask", "Tessera", "cuDNN", "FA2", "cuDNN's over ours"]
+    lines = []
+    for row in sorted(results["rows"], key=lambda row: (shape(row)["d"], shape(row)["sq"], mask(row) == "causal")):
+        at, own = shape(row), row["seconds_median"]
+        cudnn, flash = (row["peers"][name]["seconds_median"] for name in ("cudnn", "flash"))
+        times = " | ".join(f"{x * 1e3:.2f}" for x in (own, cudnn, flash))
+        lines.append(f"| {at['d']} | {at['sq']} | {mask(row)} | {times} | {cudnn / own:.2f} |")
+    return markdown(titles, lines)
+
+
 def decode(results):
     """Decode's cells: microseconds, TB/s of K and V, its share of the probe, and peers' microseconds."""
     peers = ("cudnn", "flash", "cuda.sm90.forward")

@@ -329,6 +329,7 @@ TABLES = {
     "forward-grid": grid_tables.forward,
     "backward-grid": grid_tables.backward,
     "backward-ordered": grid_tables.ordered,
+    "both-passes": grid_tables.both_passes,
     "decode-grid": grid_tables.decode,
     "ablations-sm90": lambda results: ablations(results, "cuda.sm90.forward"),
     "ablations-sm80": lambda results: ablations(results, "cuda.sm80.forward"),

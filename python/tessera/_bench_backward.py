@@ -111,7 +111,8 @@ def differentiate(case: BackwardCase, forward: Callable[..., torch.Tensor]) -> C
     return lambda: torch.autograd.grad(o, inputs, case.d_o, retain_graph=True)
 
 
-def sdpa(case: BackwardCase, backend: Any) -> Call:
+def sdpa_forward(case: BackwardCase, backend: Any) -> Callable[..., torch.Tensor]:
+    """o of q, k, v [batch, seqlen, heads, dim] under the case's mask, by one of PyTorch's backends."""
     options: dict[str, Any] = {"attn_mask": case.mask} if case.mask is not None else {"is_causal": case.causal}
     if case.problem.heads_q != case.problem.heads_kv:
         options["enable_gqa"] = True
@@ -123,7 +124,11 @@ def sdpa(case: BackwardCase, backend: Any) -> Call:
 
     if case.window:
         raise peers.Refused("scaled_dot_product_attention takes no window")
-    return differentiate(case, forward)
+    return forward
+
+
+def sdpa(case: BackwardCase, backend: Any) -> Call:
+    return differentiate(case, sdpa_forward(case, backend))
 
 
 def fa3(case: BackwardCase) -> dict[str, Call]:
