@@ -20,11 +20,10 @@ Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class BackwardCase(Case):
-    """A dense backward problem with q, k, v and d_o, and o and lse as our forward pass gives them."""
+    """A dense or packed backward problem with q, k, v and d_o, and o and lse as our forward pass gives them."""
 
-    WORDS = ("dv", "causal", "window=", *FREE_WORDS)
     PASS = "bwd"
-    KIND = "a dense f16, bf16 or f32 problem backward, full, causal or window=n,0"
+    KIND = "a dense or packed f16, bf16 or f32 problem backward, full, causal or window=n,0"
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -45,17 +44,18 @@ class BackwardCase(Case):
     def exact(self, heads: int) -> Gradients:
         """dq, dk, dv of the first sequence in float64, of the key/value head and all query heads of its group."""
         p, group = self.problem, self.problem.heads_q // self.problem.heads_kv
-        columns = torch.arange(self.k.shape[1], device=self.device)[None, :]
-        keys, values = self.k[0, :, 0].double(), self.v[0, :, 0].double()
+        keys, values = (self.first(x)[:, 0].double() for x in (self.k, self.v))
+        queries, gradients = self.first(self.q), self.first(self.d_o)
+        columns = torch.arange(keys.shape[0], device=self.device)[None, :]
         scale = p.head_dim_qk**-0.5
-        dq = torch.zeros(self.q.shape[1], group, p.head_dim_qk, dtype=torch.float64, device=self.device)
+        dq = torch.zeros(queries.shape[0], group, p.head_dim_qk, dtype=torch.float64, device=self.device)
         dk, dv = torch.zeros_like(keys), torch.zeros_like(values)
         for head in range(group):
-            for row in range(0, self.q.shape[1], 2048):
-                q, d_o = (x[0, row : row + 2048, head].double() for x in (self.q, self.d_o))
+            for row in range(0, queries.shape[0], 2048):
+                q, d_o = (x[row : row + 2048, head].double() for x in (queries, gradients))
                 scores = q @ keys.T * scale
                 rows = torch.arange(row, row + q.shape[0], device=self.device)[:, None]
-                rows += keys.shape[0] - self.q.shape[1]
+                rows += keys.shape[0] - queries.shape[0]
                 if p.right == 0:
                     scores.masked_fill_(columns > rows, float("-inf"))
                 if p.left >= 0:
@@ -72,7 +72,7 @@ class BackwardCase(Case):
         """The largest of the three gradients' RMS errors, each over the RMS of the gradient itself."""
         (dq, dk, dv), group = out, reference[0].shape[1]
         errors = []
-        for ours, exact in zip((dq[0, :, :group], dk[0, :, 0], dv[0, :, 0]), reference):
+        for ours, exact in zip((self.first(dq)[:, :group], self.first(dk)[:, 0], self.first(dv)[:, 0]), reference):
             errors.append(((ours.double() - exact).square().mean() / exact.square().mean()).sqrt().item())
         return max(errors)
 
@@ -122,8 +122,8 @@ def sdpa_forward(case: BackwardCase, backend: Any) -> Callable[..., torch.Tensor
             q, k, v = (x.transpose(1, 2) for x in inputs)
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
 
-    if case.window:
-        raise peers.Refused("scaled_dot_product_attention takes no window")
+    if case.packed or case.window:
+        raise peers.Refused("scaled_dot_product_attention takes neither packed sequences nor a window")
     return forward
 
 
@@ -131,18 +131,37 @@ def sdpa(case: BackwardCase, backend: Any) -> Call:
     return differentiate(case, sdpa_forward(case, backend))
 
 
+def flash(case: BackwardCase) -> dict[str, Call]:
+    if case.packed or case.window:
+        return {"": differentiate(case, lambda q, k, v: peers.aten_flash(case, q, k, v))}
+    return {"": sdpa(case, peers.SDPBackend.FLASH_ATTENTION)}
+
+
+def cudnn(case: BackwardCase) -> dict[str, Call]:
+    if case.packed:
+        return {"packed": differentiate(case, lambda q, k, v: peers.aten_cudnn(case, q, k, v))}
+    return {"": sdpa(case, peers.SDPBackend.CUDNN_ATTENTION)}
+
+
 def fa3(case: BackwardCase) -> dict[str, Call]:
     module = peers.installed("fa3_fwd_interface")
     if peers.installed("fa3_fwd_config").CONFIG["build_flags"].get("FLASHATTENTION_DISABLE_BACKWARD", True):
         raise peers.Refused("built without backward")
+    if case.packed:
+        raise peers.Refused("its packed backward pass is not wired here")
     options: dict[str, Any] = {"causal": case.causal, "window_size": case.window or (-1, -1)}
     return {"": differentiate(case, lambda q, k, v: first(module.flash_attn_func(q, k, v, **options)))}
 
 
 def fa4(case: BackwardCase) -> dict[str, Call]:
-    module = peers.installed("flash_attn.cute")
+    module, p = peers.installed("flash_attn.cute"), case.problem
     options: dict[str, Any] = {"causal": case.causal, "window_size": case.window or (None, None)}
-    return {"": differentiate(case, lambda q, k, v: first(module.flash_attn_func(q, k, v, **options)))}
+    attend = module.flash_attn_func
+    if case.packed:
+        options.update(cu_seqlens_q=case.cu_seqlens, cu_seqlens_k=case.cu_seqlens)
+        options.update(max_seqlen_q=p.seqlen_q, max_seqlen_k=p.seqlen_k)
+        attend = module.flash_attn_varlen_func
+    return {"": differentiate(case, lambda q, k, v: first(attend(q, k, v, **options)))}
 
 
 def first(out: Any) -> torch.Tensor:
@@ -150,8 +169,8 @@ def first(out: Any) -> torch.Tensor:
 
 
 PEERS: dict[str, Callable[[BackwardCase], dict[str, Call]]] = {
-    "flash": lambda case: {"": sdpa(case, peers.SDPBackend.FLASH_ATTENTION)},
-    "cudnn": lambda case: {"": sdpa(case, peers.SDPBackend.CUDNN_ATTENTION)},
+    "flash": flash,
+    "cudnn": cudnn,
     "fa3": fa3,
     "fa4": fa4,
     "efficient": lambda case: {"": sdpa(case, peers.SDPBackend.EFFICIENT_ATTENTION)},

@@ -43,23 +43,35 @@ def sdpa(case: Case, backend: SDPBackend, contiguous_heads: bool = False) -> Cal
     return call
 
 
-def flash(case: Case) -> dict[str, Call]:
-    if not case.packed and not case.window:
-        return {"": sdpa(case, SDPBackend.FLASH_ATTENTION)}
+def aten_flash(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """PyTorch's FlashAttention-2 by its operator, which takes packed sequences and windows."""
     p, cu = case.problem, case.cu_seqlens
     left, right = case.window or (None, None)
     options: dict[str, Any] = {"window_size_left": left, "window_size_right": right} if case.window else {}
-    arguments = (case.q, case.k, case.v, cu, cu, p.seqlen_q, p.seqlen_k, 0.0, case.causal, False)
-    return {"": lambda: torch.ops.aten._flash_attention_forward(*arguments, **options)[0]}
+    arguments = (q, k, v, cu, cu, p.seqlen_q, p.seqlen_k, 0.0, case.causal, False)
+    o: torch.Tensor = torch.ops.aten._flash_attention_forward(*arguments, **options)[0]
+    return o
+
+
+def aten_cudnn(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """PyTorch's cuDNN by its operator, which takes packed sequences."""
+    p, cu = case.problem, case.cu_seqlens
+    arguments = (q, k, v, None, cu, cu, p.seqlen_q, p.seqlen_k, True, 0.0, case.causal, False)
+    o: torch.Tensor = torch.ops.aten._cudnn_attention_forward(*arguments)[0]
+    return o
+
+
+def flash(case: Case) -> dict[str, Call]:
+    if not case.packed and not case.window:
+        return {"": sdpa(case, SDPBackend.FLASH_ATTENTION)}
+    return {"": lambda: aten_flash(case, case.q, case.k, case.v)}
 
 
 def cudnn(case: Case) -> dict[str, Call]:
     if case.window:
         raise Refused("PyTorch hands cuDNN no window")
     if case.packed:
-        p, cu = case.problem, case.cu_seqlens
-        arguments = (case.q, case.k, case.v, None, cu, cu, p.seqlen_q, p.seqlen_k, True, 0.0, case.causal, False)
-        return {"packed": lambda: torch.ops.aten._cudnn_attention_forward(*arguments)[0]}
+        return {"packed": lambda: aten_cudnn(case, case.q, case.k, case.v)}
     backend = SDPBackend.CUDNN_ATTENTION
     return {"bshd": sdpa(case, backend), "bhsd": sdpa(case, backend, contiguous_heads=True)}
 

@@ -28,7 +28,7 @@ import torch
 from . import Problem, _c
 from . import _bench_ncu as ncu
 from ._bench_backward import BackwardCase, BackwardRunner, BackwardTextbook, Gradients, bind_gradients
-from ._bench_case import Baselines
+from ._bench_case import FREE_WORDS, Baselines
 from ._bench_output import Parser, ended
 
 TEXTBOOK = "textbook"
@@ -71,6 +71,13 @@ def recompute_work(p: Problem) -> Work:
     moved = 2 * rows_q * (3 * d + 4 * dv) + 2 * rows_k * (3 * d + 3 * dv)
     moved += rows_q * (16 * d + 24)  # dq's sums written twice and read twice; lse four times, delta twice
     return Work(2 * heads * kept_pairs(p) * (4 * d + 3 * dv), moved)
+
+
+class StepCase(BackwardCase):
+    """A dense backward problem, as the models count."""
+
+    WORDS = ("dv", "causal", "window=", *FREE_WORDS)
+    KIND = "a dense f16, bf16 or f32 problem backward, full, causal or window=n,0"
 
 
 class Step:
@@ -123,7 +130,7 @@ def models_of(p: Problem) -> dict[str, Any]:
 
 
 def measure(text: str, options: argparse.Namespace, baselines: Baselines | None, sample: Any) -> dict[str, Any]:
-    case = BackwardCase(text)
+    case = StepCase(text)
     calls, refused = steps_of(case, options.kernel, baselines)
     row: dict[str, Any] = {"problem": str(case.problem), "model": models_of(case.problem), "steps": {}}
     reference = None if options.no_errors else case.exact(1)
@@ -204,9 +211,9 @@ def main(options: argparse.Namespace, baselines: Baselines | None, results: dict
 
 def profile(text: str) -> int:
     """A step of each way, in the process that ncu profiles."""
-    ncu.check([text], BackwardCase)
+    ncu.check([text], StepCase)
     torch.set_grad_enabled(False)
-    calls, _ = steps_of(BackwardCase(text), [], Baselines.load())
+    calls, _ = steps_of(StepCase(text), [], Baselines.load())
     for name, call in calls.items():
         ncu.run_profiled([name], call)
     return 0
@@ -214,7 +221,7 @@ def profile(text: str) -> int:
 
 def print_bytes(text: str) -> int:
     """What a step of each way moves, as ncu counts it."""
-    ncu.check([text], BackwardCase)
+    ncu.check([text], StepCase)
     ncu.installed()
     try:
         counts = ncu.count_bytes("tessera._bench_recompute", ["--profile", text], NCU_SECONDS)

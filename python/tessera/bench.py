@@ -95,13 +95,15 @@ def special_suite(dtype: str) -> list[str]:
 
 
 def backward_suite(dtype: str) -> list[str]:
-    """The forward suite's grid, on its long cells the price of a fixed order of additions to dq, grouped heads and a
-    window."""
+    """The forward suite's grid, on its long cells the price of a fixed order of additions to dq, grouped heads, a window
+    and packed sequences."""
+    lens = ":".join(map(str, LONG_TAIL))
     grid = [f"bwd{text[3:]}" for text in forward_suite(dtype)]
     longer = [text for text in grid if {"sq4096", "sq16384"} & set(text.split())]
     special = [
         f"bwd {dtype} b4 hq64 hkv8 sq4096 d128 causal cuda",
         f"bwd {dtype} b1 hq16 sq16384 d128 window=1024,0 cuda",
+        f"bwd {dtype} b{len(LONG_TAIL)} hq16 sq{LONG_TAIL[0]} d128 causal packed lens={lens} cuda",
     ]
     return grid + [text.replace(" cuda", " deterministic cuda") for text in longer] + special
 
@@ -437,7 +439,7 @@ def run(options: argparse.Namespace) -> int:
     torch.set_grad_enabled(False)
     if options.suite == "append":
         return append.main(options, {**describe(), "rows": []}, sample_calls)
-    of_suite = {"story": Case, "recompute": backward.BackwardCase, "ablations": Case, "fp8": fp8.Fp8Case}
+    of_suite = {"story": Case, "recompute": recompute.StepCase, "ablations": Case, "fp8": fp8.Fp8Case}
     for text in options.problems:
         if of_suite.get(options.suite, kind_of(text)).taken(text).device < 0 and options.suite != "story":
             raise BadInput(f"{text!r}: a problem on the CPU, expected cuda; `tessera bench` times the CPU")

@@ -59,7 +59,11 @@ WRONG = {
     "type": (["fwd f64 sq64 d64 cuda"], "'fwd f64 sq64 d64 cuda': expected a dense or packed f16, bf16 or f32"),
     "output": ([f"{CELL} o=f32"], "'o=f32' in"),
     "lengths": (["fwd bf16 b2 hq1 sq64 d64 packed lens=64:64:1 cuda"], "lens=64:64:1"),
-    "backward": (["bwd bf16 b2 hq1 sq64 d64 packed cuda"], "'packed' in 'bwd bf16 b2 hq1 sq64 d64 packed cuda'"),
+    "backward": (["bwd bf16 b2 hq1 sq64 d64 paged=16 cuda"], "'paged=16' in 'bwd bf16 b2 hq1 sq64 d64 paged=16 cuda'"),
+    "backward in recompute": (
+        ["--suite", "recompute", "bwd bf16 b2 hq1 sq64 d64 packed cuda"],
+        "'packed' in 'bwd bf16 b2 hq1 sq64 d64 packed cuda'",
+    ),
     "decode": (["fwd bf16 hq8 sq1 sk640 d64 lens=longtail cuda"], "lens=longtail"),
     "decode in f32": (["fwd f32 hq8 sq1 sk640 d64 cuda"], "expected an f16 or bf16 problem, full or causal"),
     "forward in recompute": (
