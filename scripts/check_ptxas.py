@@ -31,8 +31,8 @@ ALLOWED_BYTES = {
     "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 20,
     "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 20,
     # At d 128 the producer, of 24 registers, finds the block's key tiles, once each; the consumers spill nothing.
-    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 96,
-    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 96,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
     # The portable backward at d 64, for 12.0 alone: a few numbers of the loop over heads.
     "sm8015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 24,
     "sm8015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 24,

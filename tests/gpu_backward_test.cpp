@@ -46,6 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GpuBackward,
                          ::testing::Values("b3 hq2 sq100 sk140 d64 layout=bhsd causal",
                                            "b4 hq4 hkv2 sq200 d128 packed causal lens=longtail",
                                            "b4 hq2 sq150 sk260 d64 packed lens=longtail",
+                                           "b9 hq6 hkv3 sq300 d128 packed causal lens=0:300:130:1:0:257:128:64:0",
+                                           "b6 hq2 sq40 sk400 d112 packed lens=40:3:0:17:1:40",
                                            "b3 hq2 sq60 sk70 d64 packed lens=5:0:60",
                                            "b3 hq2 sq100 sk140 d96 lens=longtail sinks dlse",
                                            "b3 hq4 hkv2 sq130 sk150 d64 lens=130:0:7 causal bias=h dbias"));
@@ -54,24 +56,26 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GpuBackward,
 // operands is touched, and nobody waits for a turn that never comes.
 TEST(GpuBackwardWild, MetadataStaysInsideAndEnds) {
   TESSERA_NEEDS_GPU();
-  for (const char* mode : {"", " deterministic"}) {
-    for (const int longest : {64, 128}) {
-      for (const int32_t wild : {-1000, 0, 150, 1 << 30}) {
-        const std::string text =
-            "bwd bf16 b3 hq2 hkv1 sq300 sk400 d64 packed causal lens=300:7:130" + std::string(mode);
-        SCOPED_TRACE(text + " longest " + std::to_string(longest) + " wild " + std::to_string(wild));
-        for (const std::string& row : gpu_rows()) {
-          baselines::OperandSet operands = operands_of(text + " cuda");
-          judge(operands);  // o and lse
-          operands.problem.seqlen_q = operands.problem.seqlen_k = longest;
-          const_cast<int32_t*>(operands.tensors.cu_seqlens_q)[2] = wild;
-          const_cast<int32_t*>(operands.tensors.cu_seqlens_k)[1] = wild;
-          GpuCase gpu(std::move(operands));
-          tessera_status status{};
-          const int code = gpu.run(row, &status);
-          if (code == TESSERA_UNSUPPORTED) continue;
-          ASSERT_EQ(code, TESSERA_OK) << status.message;
-          EXPECT_TRUE(gpu.set.canaries_intact());
+  for (const int dim : {64, 128}) {
+    for (const char* mode : {"", " deterministic"}) {
+      for (const int longest : {64, 128}) {
+        for (const int32_t wild : {-1000, 0, 150, 1 << 30}) {
+          const std::string text = "bwd bf16 b3 hq2 hkv1 sq300 sk400 d" + std::to_string(dim) +
+                                   " packed causal lens=300:7:130" + std::string(mode);
+          SCOPED_TRACE(text + " longest " + std::to_string(longest) + " wild " + std::to_string(wild));
+          for (const std::string& row : gpu_rows()) {
+            baselines::OperandSet operands = operands_of(text + " cuda");
+            judge(operands);  // o and lse
+            operands.problem.seqlen_q = operands.problem.seqlen_k = longest;
+            const_cast<int32_t*>(operands.tensors.cu_seqlens_q)[2] = wild;
+            const_cast<int32_t*>(operands.tensors.cu_seqlens_k)[1] = wild;
+            GpuCase gpu(std::move(operands));
+            tessera_status status{};
+            const int code = gpu.run(row, &status);
+            if (code == TESSERA_UNSUPPORTED) continue;
+            ASSERT_EQ(code, TESSERA_OK) << status.message;
+            EXPECT_TRUE(gpu.set.canaries_intact());
+          }
         }
       }
     }

@@ -141,7 +141,9 @@ double estimate_backward(const Problem& p, const core::DeviceInfo& device, int32
   const double share = p.has(TESSERA_FLAG_DETERMINISTIC) ? rates.ordered_share : rates.share;
   // A gradient of the bias recomputes the scores: two products more.
   const double flops = work.flops * (p.has(TESSERA_FLAG_D_BIAS) ? 1.4 : 1.0);
-  const double key_tiles = double((p.seqlen_k + tile_n - 1) / tile_n) * double(p.batch) * p.heads_kv;
+  double key_tiles = double((p.seqlen_k + tile_n - 1) / tile_n) * double(p.batch) * p.heads_kv;
+  if (p.layout_kv == TESSERA_PACKED)  // half a tile a sequence is not filled
+    key_tiles = std::min(key_tiles, (double(p.total_k) / tile_n + 0.5 * double(p.batch)) * p.heads_kv);
   const double compute = flops / (share * device.peak_16bit) + key_tiles / device.units * rates.block_seconds;
   // Before and after the main kernel: o and d_o, dq, and the float32 sums of dq, zeroed and read once.
   const double rows = p.layout_q == TESSERA_PACKED ? double(p.total_q) : double(p.batch) * double(p.seqlen_q);

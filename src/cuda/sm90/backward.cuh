@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
   if (threadIdx.x == 0) control.init(p.backward.turns != nullptr ? 2 : 0);
   if (threadIdx.x == 64) {  // beside thread 0 and its barriers
     if constexpr (Config::kPersistent) {
-      take_key_tile(p.backward, true, Config::kTileN, Config::kTileM, control.views[0]);
+      control.cursor = {};
+      take_key_tile(p.backward, true, Config::kTileN, Config::kTileM, control.cursor, control.views[0]);
     } else {
       find_key_tile(p.backward, Config::kTileN, Config::kTileM, control.views[0]);
     }

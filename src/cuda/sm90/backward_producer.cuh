@@ -122,7 +122,7 @@ struct BackwardProducer {
         if (view.query_begin < view.query_end) copy_tile(view, ring, number++);
         place.advance();
         wait(control.view_empty[place.stage], place.phase ^ 1);
-        take_key_tile(p.backward, false, Config::kTileN, Config::kTileM, control.views[place.stage]);
+        take_key_tile(p.backward, false, Config::kTileN, Config::kTileM, control.cursor, control.views[place.stage]);
       }
     }
   }
