@@ -214,7 +214,7 @@ class Baselines:
 
     def __init__(self) -> None:
         path = Path(os.environ.get("TESSERA_BASELINES") or _c.library_path.with_name("libtessera_baselines.so"))
-        self.lib = lib = ctypes.CDLL(str(path))
+        self.lib = lib = ctypes.CDLL(str(path.absolute()))
         pointer = ctypes.c_void_p
         size = ctypes.POINTER(ctypes.c_size_t)
         lib.tessera_baseline_create.argtypes = [pointer, ctypes.POINTER(pointer), size, pointer]

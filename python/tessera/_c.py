@@ -155,7 +155,7 @@ def candidates() -> list[Path]:
     the builds of the source tree that holds this file."""
     named = os.environ.get("TESSERA_LIBRARY")
     if named:
-        return [Path(named)]
+        return [Path(named).absolute()]  # a bare file name would be looked for in the system's folders alone
     package = Path(__file__).resolve().parent
     paths = [package / "libtessera.so"]
     root = package.parents[1]

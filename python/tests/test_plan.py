@@ -5,12 +5,14 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from judge import check, operands
 
 import tessera
+from tessera._c import library_path
 
 TEXT = "fwd f32 b2 hq4 hkv2 sq8 sk12 d16 causal cpu"
 
@@ -214,3 +216,18 @@ def test_missing_library_is_named(tmp_path):
         env={**os.environ, "TESSERA_LIBRARY": missing},
     )
     assert done.returncode == 1 and "ImportError" in done.stderr and missing in done.stderr
+
+
+@pytest.mark.parametrize("prefix", ["", "./"])
+def test_a_library_may_be_named_from_the_current_folder(prefix, tmp_path):
+    import os
+
+    (tmp_path / "mine.so").symlink_to(library_path.resolve())
+    done = subprocess.run(
+        [sys.executable, "-c", "import tessera; print(tessera._c.library_path)"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TESSERA_LIBRARY": f"{prefix}mine.so", "PYTHONPATH": str(Path(tessera.__file__).resolve().parents[1])},
+    )
+    assert done.stdout.strip() == str(tmp_path / "mine.so"), done.stderr
