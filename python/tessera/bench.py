@@ -95,8 +95,8 @@ def special_suite(dtype: str) -> list[str]:
 
 
 def backward_suite(dtype: str) -> list[str]:
-    """The forward suite's grid, on its long cells the price of a fixed order of additions to dq, grouped heads, a window
-    and packed sequences."""
+    """The forward suite's grid, on its long cells the price of a fixed order of additions to dq, then grouped heads, a
+    window and packed sequences."""
     lens = ":".join(map(str, LONG_TAIL))
     grid = [f"bwd{text[3:]}" for text in forward_suite(dtype)]
     longer = [text for text in grid if {"sq4096", "sq16384"} & set(text.split())]

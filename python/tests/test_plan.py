@@ -222,12 +222,13 @@ def test_missing_library_is_named(tmp_path):
 def test_a_library_may_be_named_from_the_current_folder(prefix, tmp_path):
     import os
 
+    package = str(Path(tessera.__file__).resolve().parents[1])
     (tmp_path / "mine.so").symlink_to(library_path.resolve())
     done = subprocess.run(
         [sys.executable, "-c", "import tessera; print(tessera._c.library_path)"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "TESSERA_LIBRARY": f"{prefix}mine.so", "PYTHONPATH": str(Path(tessera.__file__).resolve().parents[1])},
+        env={**os.environ, "TESSERA_LIBRARY": f"{prefix}mine.so", "PYTHONPATH": package},
     )
     assert done.stdout.strip() == str(tmp_path / "mine.so"), done.stderr
