@@ -132,23 +132,25 @@ TEST(CudaPlan, DevicesThatAreTooSmallOrTooOldAreRefused) {
 }
 
 // The backward's rows and shapes: Hopper has its own but for bias and ALiBi, and 64 keys a block past d 128; a device
-// with 99 KB of shared memory a block gets smaller ones from d 128 on.
+// with 99 KB of shared memory a block gets smaller ones from d 128 on, one with 227 KB a second stage at d 256.
 TEST(CudaPlan, BackwardTakesTheTilesThatFit) {
   const struct {
     const char *device, *text, *kernel;
-    int32_t tile_m, tile_n;
+    int32_t tile_m, tile_n, stages;
   } cases[] = {
-      {"h200", "bwd bf16 sq300 d64", "cuda.sm90.backward", 128, 128},
-      {"h200", "bwd bf16 sq300 d64 softcap=9", "cuda.sm90.backward", 64, 128},
-      {"h200", "bwd bf16 sq300 d96", "cuda.sm90.backward", 64, 128},
-      {"h200", "bwd bf16 sq300 d192 dv128", "cuda.sm90.backward", 64, 64},
-      {"h200", "bwd f16 sq300 d64 dv256", "cuda.sm90.backward", 64, 64},
-      {"h200", "bwd bf16 sq300 d64 alibi", "cuda.sm80.backward", 64, 64},
-      {"rtx4090", "bwd bf16 sq300 d64", "cuda.sm80.backward", 64, 128},
-      {"a100", "bwd f16 sq300 d128", "cuda.sm80.backward", 64, 128},
-      {"rtx4090", "bwd f16 sq300 d128", "cuda.sm80.backward", 64, 64},
-      {"a100", "bwd bf16 sq300 d256", "cuda.sm80.backward", 64, 64},
-      {"rtx4090", "bwd bf16 sq300 d256", "cuda.sm80.backward", 32, 32},
+      {"h200", "bwd bf16 sq300 d64", "cuda.sm90.backward", 128, 128, 2},
+      {"h200", "bwd bf16 sq300 d64 softcap=9", "cuda.sm90.backward", 64, 128, 2},
+      {"h200", "bwd bf16 sq300 d96", "cuda.sm90.backward", 64, 128, 2},
+      {"h200", "bwd bf16 sq300 d192 dv128", "cuda.sm90.backward", 64, 64, 2},
+      {"h200", "bwd f16 sq300 d64 dv256", "cuda.sm90.backward", 64, 64, 2},
+      {"h200", "bwd bf16 sq300 d64 alibi", "cuda.sm80.backward", 64, 64, 2},
+      {"rtx4090", "bwd bf16 sq300 d64", "cuda.sm80.backward", 64, 128, 2},
+      {"a100", "bwd f16 sq300 d128", "cuda.sm80.backward", 64, 128, 2},
+      {"rtx4090", "bwd f16 sq300 d128", "cuda.sm80.backward", 64, 64, 1},
+      {"h200", "bwd bf16 sq300 d256 alibi", "cuda.sm80.backward", 64, 64, 2},
+      {"b200", "bwd f16 sq300 d256", "cuda.sm80.backward", 64, 64, 2},
+      {"a100", "bwd bf16 sq300 d256", "cuda.sm80.backward", 64, 64, 1},
+      {"rtx4090", "bwd bf16 sq300 d256", "cuda.sm80.backward", 32, 32, 1},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(std::string(one.device) + " " + one.text);
@@ -158,6 +160,7 @@ TEST(CudaPlan, BackwardTakesTheTilesThatFit) {
     EXPECT_STREQ(plan.entry->name, one.kernel);
     EXPECT_EQ(plan.launch.tile_m, one.tile_m);
     EXPECT_EQ(plan.launch.tile_n, one.tile_n);
+    EXPECT_EQ(plan.launch.stages, one.stages);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "tile/backward_scheduler.cuh"
+#include "tile/key_tile.cuh"
 #include "tile/row_store.cuh"
 
 namespace tessera::cuda {
@@ -168,12 +168,9 @@ __global__ void __launch_bounds__(kRowThreads) postprocess_kernel(const __grid_c
     store_transposed_rows<Element, kDim>(target, tile, dq, row, 0, p.f.scale);
   } else {
     float dq[1][kDim / 8][4];
-    const float* sums = p.dq_sum + dq_fragment(p.scratch_rows, item.head, scratch, 0, kDim) + lane;
+    const float* sums = p.dq_sum + dq_fragment(p.scratch_rows, item.head, scratch, 0, kDim);
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dq[0][n][e] = sums[n * 128 + e * 32];
-    }
+    for (int n = 0; n < kDim / 8; ++n) load_dq_fragment(dq[0][n], sums + n * 128);
     store_rows<Element, kDim, 1>(target, tile, dq, row, 0, p.f.scale);
   }
   __syncthreads();

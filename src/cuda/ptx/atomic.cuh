@@ -15,6 +15,16 @@ __device__ __forceinline__ void reduce_add(float* address, float value) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");
 }
 
+// Whether reduce_add_v4() is there: the same in all code that a device can be given, which is compiled for sm_90 once
+// more where it asks (src/CMakeLists.txt).
+__device__ __forceinline__ constexpr bool has_reduce_add_v4() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  return true;
+#else
+  return false;
+#endif
+}
+
 // Four neighbours, at a multiple of 16 bytes. sm_90. PTX ISA: red.relaxed.gpu.global.add.v4.f32.
 __device__ __forceinline__ void reduce_add_v4(float* address, const float (&values)[4]) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(values[0]),

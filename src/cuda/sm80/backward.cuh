@@ -5,8 +5,9 @@
 // atomic additions in any order, or with `turns` in the order of the tickets by which blocks start, so that a block
 // waits only for blocks that started before it.
 // Work: 10 * kTileM * kTileN * d FLOPs a step against 4 * kTileM * d bytes of Q and dO from L2 and 4 * kTileM * d of dq
-// added there. At d 128 fragment loads from shared memory (720 KB a step of 64 x 128) weigh as much as the products.
-// Shared memory: see BackwardShape. Two barriers a step: operands are there, dS^T is there.
+// added there. At d 128 fragment loads from shared memory (608 KB a step of 64 x 128) weigh as much as the products.
+// Shared memory: see BackwardShape. Two barriers a step: operands are there, dS^T is there. With turns one thread waits
+// for the step's and another ends that of the step before, between these two.
 // Source: Dao, FlashAttention-2, Algorithm 2.
 #pragma once
 
@@ -35,17 +36,18 @@ __device__ __forceinline__ void start_rows(uint32_t destination, const void* bas
   }
 }
 
-// Starts the copies of Q and dO of one query tile of one head to stage `stage`.
+// Starts the copies of Q and dO of one query tile of one head to stage `stage`; zeros where it is not `wanted`, since
+// without a branch the instructions go in between those of a product.
 template <class Config>
 __device__ __forceinline__ void start_queries(const BackwardParams& p, const KeyTileView& view, uint32_t shared,
-                                              int stage, int head, int query_tile) {
+                                              int stage, int head, int query_tile, bool wanted) {
   const SequenceView& at = view.sequence;
+  const int64_t count = wanted ? at.band.seqlen_q : 0;
   const int64_t row = int64_t{query_tile} * Config::kTileM;
   const uint32_t q = shared + Config::kQueryOffset + stage * 2 * Config::kQueryBytes;
-  start_rows<Config::kTileM, Config>(q, p.f.q, p.f.q_stride, at.q_batch, at.q_row, head, row, at.band.seqlen_q,
-                                     p.f.head_dim_qk);
+  start_rows<Config::kTileM, Config>(q, p.f.q, p.f.q_stride, at.q_batch, at.q_row, head, row, count, p.f.head_dim_qk);
   start_rows<Config::kTileM, Config>(q + Config::kQueryBytes, p.d_o, p.d_o_stride, at.q_batch, at.q_row, head, row,
-                                     at.band.seqlen_q, p.f.head_dim_v);
+                                     count, p.f.head_dim_v);
 }
 
 // Starts the copies of lse and delta of the same tile. They have one buffer: it is free once the scores are made.
@@ -89,11 +91,12 @@ using ScoreFragments = float[Config::kKeyBlocks][Config::kQueries / 8][4];
 template <class Config>
 using KeyGradients = float[Config::kKeyBlocks][2 * Config::kColumnPairs][4];
 
-// P and dC (kCapped) or dX of the warp's keys against kQueries queries from `piece` of the tile on.
-template <class Element, class Config, ScoreKind kKind, bool kCapped>
+// P and dC (kCapped) or dX of the warp's keys against kQueries queries from `piece` of the tile on. Between the two
+// products stands `between`.
+template <class Element, class Config, ScoreKind kKind, bool kCapped, class Between>
 __device__ __forceinline__ void make_scores(ScoreFragments<Config>& probs, ScoreFragments<Config>& grads,
                                             const BackwardParams& p, const KeyTileView& view, const char* shared,
-                                            int stage, int head, int query_tile, int piece) {
+                                            int stage, int head, int query_tile, int piece, const Between& between) {
   using Layout = TileLayout<Config::kHeadDim>;
   const LaneOffsets<Config::kHeadDim> lane;
   const uint32_t base = ptx::shared_address(shared), q = base + Config::kQueryOffset + stage * 2 * Config::kQueryBytes;
@@ -101,6 +104,7 @@ __device__ __forceinline__ void make_scores(ScoreFragments<Config>& probs, Score
   const uint32_t keys = base + lane.a + warp.first_key() * Layout::kRowBytes;
   const uint32_t queries = q + lane.b + piece * Config::kQueries * Layout::kRowBytes;
   multiply_rows<Element, Config::kHeadDim>(probs, keys, queries);
+  between();
   multiply_rows<Element, Config::kHeadDim>(grads, keys + Config::kValueOffset, queries + Config::kQueryBytes);
 
   const auto* statistics =
@@ -120,6 +124,38 @@ __device__ __forceinline__ void make_scores(ScoreFragments<Config>& probs, Score
   }
 }
 
+// The count of the key tiles that were added to dq of one query tile, for a fixed order.
+template <class Config>
+__device__ __forceinline__ int32_t* dq_turn(const BackwardParams& p, const KeyTileView& view, int head,
+                                            int query_tile) {
+  return p.turns + (head * p.scratch_rows + view.scratch_row + int64_t{query_tile} * Config::kTileM) / kTurnRows;
+}
+
+// Waits until the query tile's turn is this key tile's: key tiles with higher numbers have lower tickets, and those of
+// them that see these queries come before. One thread, before the barrier in the step by which all know.
+template <class Config>
+__device__ __forceinline__ void await_turn(const BackwardParams& p, const KeyTileView& view, int head, int query_tile) {
+  if (threadIdx.x != 0) return;
+  const int64_t row = int64_t{query_tile} * Config::kTileM;
+  const int64_t tiles = view.sequence.band.visible_tiles(row, row + Config::kTileM, Config::kTileN).end;
+  const int32_t* turn = dq_turn<Config>(p, view, head, query_tile);
+  while (ptx::load_acquire(turn) < tiles - 1 - view.key_tile) {
+  }
+}
+
+// Ends the turn of the step before this one. One thread, of another warp so that no warp waits for device memory twice,
+// behind a barrier by which it knows of everybody's additions, so that its release covers them.
+template <class Config>
+__device__ __forceinline__ void close_turn(const BackwardParams& p, const KeyTileView& view, int head, int query_tile) {
+  if (threadIdx.x != 32) return;
+  if (query_tile == view.query_begin) {
+    if (head == view.first_head) return;
+    --head;
+    query_tile = view.query_end;
+  }
+  ptx::reduce_add_release(dq_turn<Config>(p, view, head, query_tile - 1), 1);
+}
+
 // dq of one query tile: += dS K, to the sums of the workspace.
 template <class Element, class Config>
 __device__ __forceinline__ void add_query_gradient(const BackwardParams& p, const KeyTileView& view, uint32_t shared,
@@ -132,41 +168,29 @@ __device__ __forceinline__ void add_query_gradient(const BackwardParams& p, cons
       dq, shared + Config::kGradOffset + LaneOffsets<Config::kTileM>().b, warp.row_warp * Config::kRowBlocks,
       shared + column_warp_address(lane.b_transposed, warp.dq_column_warp));
 
-  const int64_t turn = (head * p.scratch_rows + view.scratch_row + int64_t{query_tile} * Config::kTileM) / kTurnRows;
-  if (p.turns != nullptr) {
-    // Key tiles with higher numbers have lower tickets; those of them that see these queries come before.
-    const int64_t row = int64_t{query_tile} * Config::kTileM;
-    const int64_t tiles = view.sequence.band.visible_tiles(row, row + Config::kTileM, Config::kTileN).end;
-    if (threadIdx.x == 0) {
-      while (ptx::load_acquire(p.turns + turn) < tiles - 1 - view.key_tile) {
-      }
-    }
-    __syncthreads();
-  }
 #pragma unroll
   for (int b = 0; b < Config::kRowBlocks; ++b) {
     const int64_t row =
         view.scratch_row + int64_t{query_tile} * Config::kTileM + (warp.row_warp * Config::kRowBlocks + b) * 16;
-    float* sums = p.dq_sum + dq_fragment(p.scratch_rows, head, row, 0, kDim) + threadIdx.x % 32;
+    const int first_column = Config::kBranches ? 0 : warp.dq_column_warp * 16;
+    float* sums = p.dq_sum + dq_fragment(p.scratch_rows, head, row, first_column, kDim);
 #pragma unroll
     for (int n = 0; n < 2 * Config::kDqPairs; ++n) {
-      const int column = pair_column<Config::kDqColumnWarps>(warp.dq_column_warp, n / 2) + n % 2 * 8;
-      if (column >= p.f.head_dim_qk) continue;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) ptx::reduce_add(sums + column * 16 + e * 32, dq[b][n][e]);
+      if constexpr (Config::kBranches) {
+        const int column = pair_column<Config::kDqColumnWarps>(warp.dq_column_warp, n / 2) + n % 2 * 8;
+        if (column < p.f.head_dim_qk) add_dq_fragment(sums + column * 16, dq[b][n]);
+      } else {
+        add_dq_fragment(sums + (n / 2 * Config::kDqColumnWarps * 2 + n % 2) * 128, dq[b][n]);
+      }
     }
-  }
-  if (p.turns != nullptr) {
-    // By the barrier thread 0 knows of everybody's additions, so its release covers them.
-    __syncthreads();
-    if (threadIdx.x == 0) ptx::reduce_add_release(p.turns + turn, 1);
   }
 }
 
-// One step: the key tile against the query tile in `stage`.
-template <class Element, class Config, ScoreKind kKind>
+// One step: the key tile against the query tile in `stage`. Behind its first product stands `between`.
+template <class Element, class Config, ScoreKind kKind, class Between>
 __device__ __forceinline__ void add_step(KeyGradients<Config>& dk, KeyGradients<Config>& dv, const BackwardParams& p,
-                                         const KeyTileView& view, char* shared, int stage, int head, int query_tile) {
+                                         const KeyTileView& view, char* shared, int stage, int head, int query_tile,
+                                         const Between& between) {
   constexpr int kDim = Config::kHeadDim, kTileM = Config::kTileM;
   using Layout = TileLayout<kDim>;
   const WarpPlace<Config> warp;
@@ -177,7 +201,10 @@ __device__ __forceinline__ void add_step(KeyGradients<Config>& dk, KeyGradients<
   for (int i = 0; i < Config::kPieces; ++i) {
     const int piece = Config::kShareProbs ? warp.column_warp : i;
     ScoreFragments<Config> probs, grads;
-    make_scores<Element, Config, kKind, true>(probs, grads, p, view, shared, stage, head, query_tile, piece);
+    make_scores<Element, Config, kKind, true>(
+        probs, grads, p, view, shared, stage, head, query_tile, piece, [&]() __attribute__((always_inline)) {
+          if (i == 0) between();
+        });
     store_scores<Element, kTileM>(shared + Config::kGradOffset, grads, warp.first_key(), piece * Config::kQueries);
     if constexpr (Config::kShareProbs) {
       store_scores<Element, kTileM>(shared + Config::kProbOffset, probs, warp.first_key(), piece * Config::kQueries);
@@ -203,7 +230,7 @@ __device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradie
                                              const BackwardParams& p, const KeyTileView& view, char* shared) {
   const uint32_t base = ptx::shared_address(shared);
   start_key_tile<Config>(p, view, base);
-  start_queries<Config>(p, view, base, 0, view.first_head, view.query_begin);
+  start_queries<Config>(p, view, base, 0, view.first_head, view.query_begin, true);
   start_statistics<Config>(p, view, base, view.first_head, view.query_begin);
   ptx::copy_async_commit();
 
@@ -219,13 +246,19 @@ __device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradie
       ++next_head;
     }
     more = next_head < view.last_head;
-    if (Config::kStages == 2 && more) start_queries<Config>(p, view, base, 1 - stage, next_head, next_tile);
-    ptx::copy_async_commit();
-    add_step<Element, Config, kKind>(dk, dv, p, view, shared, stage, head, tile);
+    add_step<Element, Config, kKind>(
+        dk, dv, p, view, shared, stage, head, tile, [&]() __attribute__((always_inline)) {
+          if (Config::kStages == 2) start_queries<Config>(p, view, base, 1 - stage, next_head, next_tile, more);
+          ptx::copy_async_commit();
+          if (p.turns != nullptr) {
+            close_turn<Config>(p, view, head, tile);
+            await_turn<Config>(p, view, head, tile);
+          }
+        });
     if constexpr (Config::kStages == 1) {
       // Where probabilities are shared, Q and dO were read after the barrier of the step.
       if (Config::kShareProbs) __syncthreads();
-      if (more) start_queries<Config>(p, view, base, 0, next_head, next_tile);
+      start_queries<Config>(p, view, base, 0, next_head, next_tile, more);
     } else {
       stage = 1 - stage;
     }
@@ -237,6 +270,7 @@ __device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradie
   }
   ptx::copy_async_wait<0>();
   __syncthreads();
+  if (p.turns != nullptr) close_turn<Config>(p, view, view.last_head, view.query_begin);
 }
 
 template <class Element, class Config, ScoreKind kKind>

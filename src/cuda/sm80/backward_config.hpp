@@ -30,6 +30,9 @@ struct BackwardShape {
   static constexpr int kDqPairs = kHeadDim / 16 / kDqColumnWarps;
   static_assert(kColumnPairs * kColumnWarps * 16 == kHeadDim && kDqPairs * kDqColumnWarps * 16 == kHeadDim);
   static_assert(kRowWarps * kDqColumnWarps == kWarps && kTileM >= 32);
+  // Additions to dq stand behind a branch each, for columns past the head dim. Where dv and dk are still to be made,
+  // branches would keep them from going in between (4 % at d 128); with 32 queries 12.0 would spill 20 bytes without.
+  static constexpr bool kBranches = !kShareProbs || kTileM == 32;
 
   static constexpr int kKeyBytes = kTileN * kHeadDim * 2, kQueryBytes = kTileM * kHeadDim * 2;
   static constexpr int kGradBytes = kTileN * kTileM * 2, kStatisticsBytes = 2 * kTileM * 4;
@@ -44,8 +47,8 @@ struct BackwardShape {
   static_assert(kBlocksPerSm == 1 || kBlocksPerSm * (kSharedBytes + 1024) <= 164 * 1024);
 };
 
-// large: devices that give a block 160 KB or more (8.0, 9.0, 10.0). small: 99 KB, the least from sm_80 on.
-enum class BackwardSize { large, small };
+// What a device gives a block: wide 227 KB (9.0, 10.0), large 163 KB (8.0), small 99 KB, the least from sm_80 on.
+enum class BackwardSize { wide, large, small };
 
 template <int kHeadDim, BackwardSize kSize, ScoreKind kKind>
 struct BackwardConfig;
@@ -60,17 +63,19 @@ struct BackwardConfig<96, kSize, ScoreKind::plain> : BackwardShape<96, 4, 1, 1, 
 template <BackwardSize kSize>
 struct BackwardConfig<96, kSize, ScoreKind::general> : BackwardShape<96, 4, 1, 1, 64, 32, 1, 2, 2> {};
 template <>
-struct BackwardConfig<128, BackwardSize::large, ScoreKind::plain> : BackwardShape<128, 8, 1, 1, 64, 64, 2, 2, 1> {};
+struct BackwardConfig<128, BackwardSize::large, ScoreKind::plain> : BackwardShape<128, 4, 2, 2, 64, 32, 2, 2, 1> {};
 template <>
 struct BackwardConfig<128, BackwardSize::large, ScoreKind::general> : BackwardShape<128, 8, 1, 1, 64, 32, 2, 2, 1> {};
 template <ScoreKind kKind>
 struct BackwardConfig<128, BackwardSize::small, kKind> : BackwardShape<128, 4, 1, 1, 64, 32, 1, 1, 1> {};
 template <ScoreKind kKind>
-struct BackwardConfig<192, BackwardSize::large, kKind> : BackwardShape<192, 4, 1, 2, 64, 32, 1, 2, 1> {};
+struct BackwardConfig<192, BackwardSize::large, kKind> : BackwardShape<192, 2, 2, 4, 64, 16, 2, 2, 1> {};
 template <ScoreKind kKind>
 struct BackwardConfig<192, BackwardSize::small, kKind> : BackwardShape<192, 4, 1, 2, 32, 16, 1, 1, 1> {};
 template <ScoreKind kKind>
-struct BackwardConfig<256, BackwardSize::large, kKind> : BackwardShape<256, 4, 1, 2, 64, 32, 2, 1, 1> {};
+struct BackwardConfig<256, BackwardSize::wide, kKind> : BackwardShape<256, 2, 2, 4, 64, 16, 2, 2, 1> {};
+template <ScoreKind kKind>
+struct BackwardConfig<256, BackwardSize::large, kKind> : BackwardShape<256, 2, 2, 4, 64, 16, 2, 1, 1> {};
 template <ScoreKind kKind>
 struct BackwardConfig<256, BackwardSize::small, kKind> : BackwardShape<256, 2, 1, 2, 32, 16, 2, 1, 1> {};
 

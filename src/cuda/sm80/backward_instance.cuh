@@ -26,7 +26,7 @@ template <class Element, int kHeadDim, BackwardSize kSize = BackwardSize::large>
 constexpr BackwardKernels backward_kernels() {
   using General = BackwardConfig<kHeadDim, kSize, ScoreKind::general>;
   // The small kernels are for devices whose speed no figure depends on: one kernel serves all scores.
-  constexpr ScoreKind kPlainKind = kSize == BackwardSize::large ? ScoreKind::plain : ScoreKind::general;
+  constexpr ScoreKind kPlainKind = kSize == BackwardSize::small ? ScoreKind::general : ScoreKind::plain;
   using PlainConfig = BackwardConfig<kHeadDim, kSize, kPlainKind>;
   return {BackwardLaunch<backward_kernel<Element, PlainConfig, kPlainKind>, PlainConfig>::instance(),
           BackwardLaunch<backward_kernel<Element, General, ScoreKind::general>, General>::instance(),

@@ -17,7 +17,7 @@ using core::Refusal;
 size_t bucket(const Problem& p) { return head_dim_bucket(kHeadDimBuckets, p); }
 DqSums dq_sums(const Problem& p) { return {kHeadDimBuckets[bucket(p)], false}; }
 
-// Kernels by size, element type and bucket of kHeadDimBuckets; null: the other size's serve.
+// Kernels by size, element type and bucket of kHeadDimBuckets; null: another size's serve.
 const BackwardKernels& kernels(const Problem& p, const DeviceInfo& device) {
   static const BackwardKernels* const kLarge[2][5] = {
       {&kBackwardF16D64, &kBackwardF16D96, &kBackwardF16D128, &kBackwardF16D192, &kBackwardF16D256},
@@ -27,6 +27,8 @@ const BackwardKernels& kernels(const Problem& p, const DeviceInfo& device) {
       {nullptr, nullptr, &kBackwardBf16D128Small, &kBackwardBf16D192Small, &kBackwardBf16D256Small}};
   const bool bf16 = p.q.dtype == TESSERA_BF16;
   const size_t index = bucket(p);
+  const BackwardKernels& wide = bf16 ? kBackwardBf16D256Wide : kBackwardF16D256Wide;
+  if (kHeadDimBuckets[index] == 256 && device.shared_bytes_per_block >= wide.plain.shared_bytes) return wide;
   const BackwardKernels& large = *kLarge[bf16][index];
   const bool fits = device.shared_bytes_per_block >= large.plain.shared_bytes;
   return fits || kSmall[bf16][index] == nullptr ? large : *kSmall[bf16][index];
@@ -63,9 +65,9 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
 // On an H200, docs/notes/backward.md, where mma.sync has about 0.62 of the matrix units' rate; elsewhere a guess.
 BackwardRates rates(int32_t dim, int32_t arch) {
   if (arch != 90 && arch != 100) return {0.5, 0.42, 0};
-  if (dim == 64) return {0.32, 0.29, 2.5e-6};
-  if (dim <= 128) return {0.265, 0.22, 5e-6};
-  return {0.215, 0.175, 9.5e-6};
+  if (dim == 64) return {0.33, 0.31, 2.5e-6};
+  if (dim <= 128) return {0.315, 0.3, 5e-6};
+  return {0.245, 0.23, 9.5e-6};
 }
 
 Launch configure(const Problem& p, const DeviceInfo& device) {

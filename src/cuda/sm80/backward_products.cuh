@@ -25,18 +25,26 @@ __device__ __forceinline__ int pair_column(int column_warp, int pair) {
   return (column_warp + pair * kWarps) * 16;
 }
 
-// acc += scores^T, in shared memory as [keys][kTileM], times the query rows of a tile.
+// acc += scores^T, in shared memory as [keys][kTileM], times the query rows of a tile, by the column warps that made
+// them.
 template <class Element, int kDim, int kTileM, int kWarps, int kBlocks, int kColumns>
 __device__ __forceinline__ void multiply_shared(float (&acc)[kBlocks][kColumns][4], uint32_t scores, uint32_t rows) {
   using Scores = TileLayout<kTileM>;
+  static_assert(kTileM <= 64);  // one XOR reaches all columns
+  constexpr int kQueries = kTileM / kWarps;
 #pragma unroll
-  for (int step = 0; step < kTileM / 16; ++step) {
-    uint32_t left[kBlocks][4];
+  for (int warp = 0; warp < kWarps; ++warp) {
+    const uint32_t columns = scores ^ (warp * (kQueries / 16) << 5);
+    const uint32_t piece = rows + warp * kQueries * TileLayout<kDim>::kRowBytes;
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      ptx::ldmatrix_x4(left[b], Scores::chunk_pair(scores, step) + b * 16 * Scores::kRowBytes);
+    for (int step = 0; step < kQueries / 16; ++step) {
+      uint32_t left[kBlocks][4];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        ptx::ldmatrix_x4(left[b], Scores::chunk_pair(columns, step) + b * 16 * Scores::kRowBytes);
+      }
+      multiply_step<Element, kDim, kWarps>(acc, left, piece, step);
     }
-    multiply_step<Element, kDim, kWarps>(acc, left, rows, step);
   }
 }
 

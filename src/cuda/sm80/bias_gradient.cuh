@@ -43,7 +43,7 @@ __device__ __forceinline__ void add_bias_tile(BiasSums<Config>& sums, const Back
   const uint32_t base = ptx::shared_address(shared);
   __syncthreads();
   start_key_tile<Config>(p, view, base);
-  start_queries<Config>(p, view, base, 0, head, query_tile);
+  start_queries<Config>(p, view, base, 0, head, query_tile, true);
   start_statistics<Config>(p, view, base, head, query_tile);
   ptx::copy_async_commit();
   ptx::copy_async_wait<0>();
@@ -52,7 +52,8 @@ __device__ __forceinline__ void add_bias_tile(BiasSums<Config>& sums, const Back
   for (int i = 0; i < Config::kPieces; ++i) {
     const int piece = Config::kShareProbs ? WarpPlace<Config>().column_warp : i;
     ScoreFragments<Config> probs, grads;
-    make_scores<Element, Config, ScoreKind::general, false>(probs, grads, p, view, shared, 0, head, query_tile, piece);
+    make_scores<Element, Config, ScoreKind::general, false>(probs, grads, p, view, shared, 0, head, query_tile, piece,
+                                                            [] {});
 #pragma unroll
     for (int b = 0; b < Config::kKeyBlocks; ++b) {
 #pragma unroll

@@ -59,7 +59,9 @@ extern const ForwardPair kForwardF16D64Narrow, kForwardBf16D64Narrow;
 extern const BackwardKernels kBackwardF16D64, kBackwardF16D96, kBackwardF16D128, kBackwardF16D192, kBackwardF16D256;
 extern const BackwardKernels kBackwardBf16D64, kBackwardBf16D96, kBackwardBf16D128, kBackwardBf16D192,
     kBackwardBf16D256;
-// The same where a block has less than 160 KB of shared memory.
+// The same where a block has 227 KB of shared memory.
+extern const BackwardKernels kBackwardF16D256Wide, kBackwardBf16D256Wide;
+// The same where it has less than 160 KB.
 extern const BackwardKernels kBackwardF16D128Small, kBackwardF16D192Small, kBackwardF16D256Small;
 extern const BackwardKernels kBackwardBf16D128Small, kBackwardBf16D192Small, kBackwardBf16D256Small;
 

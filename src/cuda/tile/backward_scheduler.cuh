@@ -31,8 +31,8 @@ TESSERA_HD int64_t count_scratch_rows(bool packed, int64_t batch, int64_t seqlen
                 : batch * ((seqlen_q + kScratchRows - 1) / kScratchRows * kScratchRows);
 }
 
-// Offset in dq_sum of what lane 0 holds in element 0 of the 16 x 8 fragment at (scratch row, column) of one head; the
-// elements of a fragment are 32 floats apart and a lane's own floats are at its number.
+// Offset in dq_sum of the 16 x 8 fragment at (scratch row, column) of one head. A lane's four floats lie together where
+// one instruction adds them, else 32 floats apart, so that a warp's addition of one of them covers 128 bytes.
 TESSERA_HD int64_t dq_fragment(int64_t scratch_rows, int64_t head, int64_t row, int column, int head_dim) {
   return ((head * scratch_rows + row) / 16 * (head_dim / 8) + column / 8) * 128;
 }

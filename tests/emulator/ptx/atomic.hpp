@@ -5,6 +5,7 @@
 namespace tessera::cuda::ptx {
 
 inline void reduce_add(float* address, float value) { atomicAdd(address, value); }
+inline bool has_reduce_add_v4() { return emulator::architecture() >= 90; }
 inline void reduce_add_v4(float* address, const float (&v)[4], TESSERA_WHERE) {
   if (reinterpret_cast<uintptr_t>(address) % 16 != 0)
     emulator::fail(where, "red.v4 at %p, which is no multiple of 16", static_cast<void*>(address));
