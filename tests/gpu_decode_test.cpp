@@ -59,6 +59,13 @@ INSTANTIATE_TEST_SUITE_P(
                       "bf16 b3 hq7 hkv1 sq1 sk300 d64 paged=16 pages=shuffled lens=0:7:300 splits=4",
                       "f16 b2 hq2 sq1 sk300 d256 paged=64 pages=shuffled lens=longtail",
                       "bf16 b2 hq2 sq2 sk120 d64 paged=16 leftpad causal"));
+// More tiles than a warp holds entries of, of 32 keys at d 256.
+INSTANTIATE_TEST_SUITE_P(ManyPages, GpuDecode,
+                         ::testing::Values("bf16 b1 hq1 sq1 sk2310 d256 paged=16 pages=shuffled splits=1",
+                                           "f16 b1 hq9 hkv1 sq1 sk1050 d256 paged=48 pages=shuffled splits=1",
+                                           "bf16 b2 hq1 sq1 sk1100 d256 kv=int8 paged=32 pages=shuffled splits=1",
+                                           "f16 b2 hq1 sq1 sk1100 d64 paged=5 pages=shuffled lens=longtail splits=2",
+                                           "bf16 b1 hq4 hkv2 sq1 sk9000 d64 paged=16 pages=shuffled splits=2"));
 INSTANTIATE_TEST_SUITE_P(Scores, GpuDecode,
                          ::testing::Values("bf16 b1 hq4 hkv2 sq2 sk150 d64 softcap=5 causal",
                                            "f16 b2 hq4 hkv2 sq3 sk150 d64 alibi causal splits=2",

@@ -278,6 +278,8 @@ TEST(CudaPlan, DecodeSplitsFillTheDevice) {
     EXPECT_LT(plan.launch.seconds, 1.3 * bound + 15e-6);
   }
   EXPECT_EQ(planned("b128 hq32 hkv8 sq1 sk2048 d128").launch.num_splits, 1);
+  // A block a multiprocessor is enough for bytes, too, where all keys have one scale.
+  EXPECT_EQ(planned("hq32 hkv8 sq1 sk65536 d128 kv=e4m3").launch.num_splits, 16);
   EXPECT_EQ(planned("hq8 sq1 sk5000 d64 batch-invariant").launch.num_splits, 5);
   EXPECT_EQ(planned("b256 hq8 sq1 sk5000 d64 batch-invariant").launch.num_splits, 5);
   EXPECT_EQ(planned("hq8 sq1 sk5000 d64 splits=7").launch.num_splits, 7);

@@ -28,10 +28,12 @@ struct DecodeParams {
   Divisor heads_kv, group, page_size;
   Divisor split_count;
   int32_t splits;
-  int32_t state_rows;  // rows of a unit that a state has
-  int32_t split_keys;  // keys a split; 0: a sequence's own length over `splits`
-  bool general;        // softcap, bias, ALiBi or an unusual scale
-  bool whole;          // dense sequences as long as the problem says, without a band
+  int32_t state_rows;    // rows of a unit that a state has
+  int32_t split_keys;    // keys a split; 0: a sequence's own length over `splits`
+  bool general;          // softcap, bias, ALiBi or an unusual scale
+  bool constant_scales;  // one of each head's keys and one of its values, or of a head in a sequence
+  bool looks_up;         // lengths or places of sequences lie in memory
+  bool whole;            // dense sequences as long as the problem says, without a band
   // Of several splits: states [unit][split][row][dim], their statistics [unit][split][row] (base, sum), and a counter a
   // unit, all in the workspace, whose contents nobody has set. `run` names the launch: its low 16 bits are 0.
   float* states;

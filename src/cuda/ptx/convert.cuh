@@ -24,18 +24,19 @@ __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c
   return d;
 }
 
-// Whether the GPU that is compiled for has e4m3_to_f16x2().
+// Whether the GPU that is compiled for has e4m3_to_f16().
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 inline constexpr bool kConvertsE4m3 = false;
 #else
 inline constexpr bool kConvertsE4m3 = true;
 #endif
 
-// Two e4m3 to f16, exact, the low byte to the low half; sm_89 and later. PTX ISA: cvt.rn.f16x2.e4m3x2.
-__device__ __forceinline__ uint32_t e4m3_to_f16x2(uint16_t bytes) {
-  uint32_t pair;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(bytes));
-  return pair;
+// Four e4m3 to f16, exact, in order; sm_89 and later. Both halves in one place, or a shift brings the high one down.
+// PTX ISA: cvt.rn.f16x2.e4m3x2.
+__device__ __forceinline__ void e4m3_to_f16(uint32_t bytes, uint32_t& pair, uint32_t& others) {
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
+      : "=r"(pair), "=r"(others)
+      : "r"(bytes));
 }
 
 // Four floats to e4m3, the first to the lowest byte, nearest even, beyond 448 the largest number, NaN 0x7f; sm_89 and

@@ -66,6 +66,7 @@ __device__ __forceinline__ void score_keys(float (&scores)[Config::kRowBlocks][4
 // result is what acc is to be multiplied by.
 template <class Element, class Cache, class Config>
 __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeView& view, char* shared_memory,
+                                           DecodeSource<Config>& source,
                                            float (&acc)[Config::kHeadDim / 16][Config::kRowBlocks][4],
                                            DecodeSoftmax<Config::kRowBlocks>& softmax) {
   using Layout = typename DecodeSource<Config>::Layout;
@@ -75,19 +76,16 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
   constexpr int kBlocks = Config::kRowBlocks;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int begin = static_cast<int>(view.tiles.begin), end = static_cast<int>(view.tiles.end);
-  const DecodeSource<Config> source{p, view};
   // The 16 keys of a tile that this warp reads are those that warps [first_piece, first_piece + row_tiles) copy.
   const int first_piece = warp & -p.row_tiles;
-  const uint32_t own = shared + warp * Config::kWarpBytes;
-
   const uint32_t key_lane = Layout::lane_offset(lane % 16, lane / 16);
   const uint32_t value_lane = Config::kKeyBytes + Layout::lane_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 
+  source.look_up();
   QueryFragments<Config> q;
   float row_scale[kBlocks][2];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) row_scale[b][0] = row_scale[b][1] = 1.0f;
-  int page = source.find(begin), next_page = source.find(begin + 1);
   float scale_ahead = 0.0f;  // of the tile whose copies were started last
   ScaleState<kBlocks> scale_state;
   // The first kStages - 1 turns start copies only.
@@ -106,18 +104,19 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
         __syncthreads();
       }
     }
-    if (tile + kAhead < end) source.start(own + free * Config::kStageBytes, tile + kAhead, page);
+    if (tile + kAhead < end) source.start(free, tile + kAhead);
     ptx::copy_async_commit();
     if constexpr (kScaled) {
       // Kept a turn late, so that nothing waits for them; the barrier before their tile is still to come.
       static_assert(Config::kStages > 2);
-      const float next = source.find_scale(tile + kAhead, page);
-      const int before = place == 0 ? Config::kScalePlaces - 1 : place - 1;
-      source.keep_scale(scales + (before * Config::kWarps + warp) * Config::kScaleBytes, scale_ahead);
-      scale_ahead = next;
+      if (!p.constant_scales) {
+        const float next = source.find_scale(tile + kAhead);
+        const int before = place == 0 ? Config::kScalePlaces - 1 : place - 1;
+        source.keep_scale(scales + (before * Config::kWarps + warp) * Config::kScaleBytes, scale_ahead);
+        scale_ahead = next;
+      }
     }
-    page = next_page;
-    next_page = source.find(tile + kAhead + 2);
+    source.advance(tile + kAhead);
     free = free == kAhead ? 0 : free + 1;
     const char* const tile_scales = scales + place * Config::kWarps * Config::kScaleBytes;
     place = place == Config::kScalePlaces - 1 ? 0 : place + 1;
@@ -125,6 +124,12 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
     if (tile == begin - 1) {
       load_queries<Cache>(q, p, view);
       if constexpr (kConverts) queries_to_f16(q, row_scale);
+      if constexpr (kScaled) {
+        if (p.constant_scales) {
+          scale_state.factor = source.constant_scale(p.k_scale) * Cache::kUnit;
+          scale_state.largest = source.constant_scale(p.v_scale);
+        }
+      }
     }
     if (tile < begin) continue;
 
@@ -135,11 +140,15 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
       const auto* key_scales = reinterpret_cast<const float*>(tile_scales + piece * Config::kScaleBytes);
       float scores[kBlocks][4];
       multiply_keys_queries<Product, Cache, Config>(scores, q, keys + key_lane);
-      if constexpr (kScaled) ScaleState<kBlocks>::template apply_keys<Cache>(scores, key_scales, row_scale);
+      if constexpr (kScaled) {
+        scale_state.template apply_keys<Cache>(scores, p.constant_scales ? nullptr : key_scales, row_scale);
+      }
       score_keys<Element, Config>(scores, p, view, int64_t{tile} * Config::kTileN + piece * Config::kWarpKeys,
                                   unmasked);
       softmax.apply(scores, acc, p.general ? 1.0f : p.f.scale_log2);
-      if constexpr (kScaled) scale_state.apply(scores, acc, key_scales + Config::kWarpKeys);
+      if constexpr (kScaled) {
+        if (!p.constant_scales) scale_state.apply(scores, acc, key_scales + Config::kWarpKeys);
+      }
       multiply_values_probs<Product, Cache, Config>(acc, scores, keys + value_lane);
     }
   }
@@ -156,11 +165,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   __shared__ DecodeView view;
   // May begin while the launch before it still runs; a view that looks nothing up is made meanwhile.
   if (threadIdx.x == 0) {
-    if (!p.whole) ptx::wait_for_grids_before();
+    if (p.looks_up) ptx::wait_for_grids_before();
     view_unit(p, blockIdx.x, Config::kTileRows * p.row_tiles, Config::kTileN, Config::kCacheBytes, view);
   }
-  ptx::wait_for_grids_before();
   __syncthreads();
+  DecodeSource<Config> source(p, view, ptx::shared_address(shared) + threadIdx.x / 32 * Config::kWarpBytes);
+  ptx::wait_for_grids_before();
   ptx::let_next_grid_begin();
   if (view.first_row >= view.rows) return;
 
@@ -168,7 +178,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   DecodeSoftmax<Config::kRowBlocks> softmax;
   softmax.clear();
   float factor = 1.0f;
-  if (view.tiles.begin < view.tiles.end) factor = run_tiles<Element, Cache, Config>(p, view, shared, acc, softmax);
+  if (view.tiles.begin < view.tiles.end)
+    factor = run_tiles<Element, Cache, Config>(p, view, shared, source, acc, softmax);
   // Asked for here, needed when the warps have merged.
   const unsigned long long seen = p.splits > 1 && threadIdx.x == 0 ? ptx::load_relaxed(p.arrivals + view.unit) : 0;
   __syncthreads();

@@ -29,6 +29,8 @@ constexpr double kSharedSeconds = 3.2e-6;
 // are looked up, which takes longer, yet dense and paged caches are split alike, so that their results are the same
 // bits. Bytes are converted; 8 warps share the multiprocessor's units two by two.
 constexpr double kTileSeconds = 0.66e-6, kByteTileSeconds = 0.87e-6, kWideByteTileSeconds = 1.35e-6;
+// With 8 warps, where all keys have one scale.
+constexpr double kConstantTileSeconds = 0.9e-6;
 // Of the device's bandwidth, what blocks reach together.
 constexpr double kBandwidthShare = 0.91;
 
@@ -44,6 +46,14 @@ const DecodeInstance& decode_instance(const Problem& p) {
 }
 
 bool is_quantised(const Problem& p) { return p.k.dtype != p.q.dtype; }
+
+// Whether all keys that a block reads have one scale, and all values.
+bool has_constant_scales(const Problem& p) {
+  const auto is_constant = [&](const core::ScaleOperand& scale) {
+    return (scale.rows == 0 || scale.stride[1] == 0) && (p.page_size == 0 || scale.stride[0] == 0);
+  };
+  return is_constant(p.k_scale) && is_constant(p.v_scale);
+}
 
 // How a problem is cut into blocks.
 struct Cut {
@@ -70,7 +80,8 @@ double estimate_seconds(const Problem& p, const DeviceInfo& device, const Cut& c
   const double row_bytes = static_cast<double>(p.head_dims()) * element;
   const int64_t seen = seen_keys(p), working = std::min(splits, (seen + keys - 1) / keys);
   const double bytes = row_bytes * static_cast<double>(std::min(seen, keys));
-  const double byte_tile = c.instance->warps > 4 ? kWideByteTileSeconds : kByteTileSeconds;
+  const double wide_tile = has_constant_scales(p) ? kConstantTileSeconds : kWideByteTileSeconds;
+  const double byte_tile = c.instance->warps > 4 ? wide_tile : kByteTileSeconds;
   const double tile = element == 1 ? byte_tile : kTileSeconds;
   const double rate = row_bytes * c.instance->tile_n / tile, bandwidth = kBandwidthShare * device.bandwidth;
   // Where `sharing` blocks could just take all of the bandwidth, they do not: none asks ahead of its own turn.
@@ -155,11 +166,10 @@ Parts parts_of(const Problem& p, const Cut& c) {
   return {align_256(rows * c.instance->head_dim * 4), align_256(rows * 8), align_256(c.units * 8)};
 }
 
-// Whether every sequence is all of its queries and of its cache, each query seeing all keys: a block looks nothing up.
-bool is_whole(const Problem& p, const ForwardParams& f) {
-  const bool looks_up = f.cu_seqlens_q != nullptr || f.cu_seqlens_k != nullptr || f.seqused_q != nullptr ||
-                        f.seqused_k != nullptr || f.leftpad != nullptr || f.batch_idx != nullptr || f.page_size != 0;
-  return !looks_up && !p.banded();
+// Whether lengths or places of sequences lie in memory.
+bool looks_up(const ForwardParams& f) {
+  return f.cu_seqlens_q != nullptr || f.cu_seqlens_k != nullptr || f.seqused_q != nullptr || f.seqused_k != nullptr ||
+         f.leftpad != nullptr || f.batch_idx != nullptr;
 }
 
 // What other rows do better.
@@ -235,6 +245,7 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
   if (is_quantised(p)) {
     params.k_scale = scale_of(context.tensors->k_scale, p.k_scale);
     params.v_scale = scale_of(context.tensors->v_scale, p.v_scale);
+    params.constant_scales = has_constant_scales(p);
   }
   params.row_tiles = c.row_tiles;
   params.row_blocks = Divisor(static_cast<uint32_t>(c.row_blocks));
@@ -246,7 +257,8 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
   params.split_keys = static_cast<int32_t>(c.split_keys);
   params.state_rows = static_cast<int32_t>(state_rows(p, c));
   params.general = !is_plain(p);
-  params.whole = is_whole(p, params.f);
+  params.looks_up = looks_up(params.f);
+  params.whole = !params.looks_up && params.f.page_size == 0 && !p.banded();
   if (c.splits > 1) {
     const Parts parts = parts_of(p, c);
     std::byte* at = context.workspace;

@@ -88,10 +88,12 @@ struct DecodeSoftmax {
 };
 
 // The scales of a tile of bytes. Those of keys multiply scores. Those of values would multiply probabilities, which f16
-// may not hold; so they do over the largest so far, which is what the accumulators are counted in.
+// may not hold; so they do over the largest so far, which is what the accumulators are counted in. One scale of all
+// values is the largest, and probabilities stay as they are.
 template <int kBlocks>
 struct ScaleState {
-  float largest = 0.0f, inverse = 0.0f;
+  // `factor`: the inverse of the largest; where scales are one for all, that of the keys times the unit.
+  float largest = 0.0f, factor = 0.0f;
 
   // `values`: of the warp's 16 keys.
   template <int kColumns>
@@ -106,24 +108,24 @@ struct ScaleState {
       const float shrink = before / largest;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) multiply_row(acc, b, 0, shrink), multiply_row(acc, b, 1, shrink);
-      inverse = largest < 0x1p-126f ? 0.0f : 1.0f / largest;  // what would overflow is no number's scale
+      factor = largest < 0x1p-126f ? 0.0f : 1.0f / largest;  // what would overflow is no number's scale
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float weight = scale[half] * inverse;
+      const float weight = scale[half] * factor;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) probs[b][2 * half] *= weight, probs[b][2 * half + 1] *= weight;
     }
   }
 
-  // `row`: of the lane's rows.
+  // `row`: of the lane's rows; `scales`: of the warp's 16 keys, null: one for all.
   template <class Cache>
-  __device__ __forceinline__ static void apply_keys(float (&scores)[kBlocks][4], const float* keys,
-                                                    const float (&row)[kBlocks][2]) {
+  __device__ __forceinline__ void apply_keys(float (&scores)[kBlocks][4], const float* scales,
+                                             const float (&row)[kBlocks][2]) const {
     const int key = threadIdx.x % 32 / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float scale = keys[key + 8 * half] * Cache::kUnit;
+      const float scale = scales == nullptr ? factor : scales[key + 8 * half] * Cache::kUnit;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll

@@ -43,8 +43,7 @@ struct ByteCache {
       if constexpr (kSecond != kFirst + 1) {
         bytes = ptx::permute_bytes(bytes, 0u, kFirst | kSecond << 4 | kThird << 8 | kFourth << 12);
       }
-      pair = ptx::e4m3_to_f16x2(static_cast<uint16_t>(bytes));
-      others = ptx::e4m3_to_f16x2(static_cast<uint16_t>(bytes >> 16));
+      ptx::e4m3_to_f16(bytes, pair, others);
     } else if constexpr (kType == ByteType::int8) {
       // 1024 + (x + 128), of which the last digit is 1; minus 1152.
       const uint32_t digits = bytes ^ 0x80808080u;

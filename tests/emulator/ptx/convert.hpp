@@ -23,11 +23,11 @@ inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
 
 inline constexpr bool kConvertsE4m3 = true;
 
-inline uint32_t e4m3_to_f16x2(uint16_t bytes) {
-  const auto one = [](uint32_t byte) {
-    return uint32_t{emulator::to_f16(emulator::from_e4m3(static_cast<uint8_t>(byte)))};
+inline void e4m3_to_f16(uint32_t bytes, uint32_t& pair, uint32_t& others) {
+  const auto one = [&](int index) {
+    return uint32_t{emulator::to_f16(emulator::from_e4m3(static_cast<uint8_t>(bytes >> 8 * index)))};
   };
-  return one(bytes & 0xffu) | one(uint32_t{bytes} >> 8) << 16;
+  pair = one(0) | one(1) << 16, others = one(2) | one(3) << 16;
 }
 
 inline uint32_t pack_e4m3(float first, float second, float third, float fourth) {
