@@ -29,8 +29,8 @@ constexpr double kSharedSeconds = 3.2e-6;
 // are looked up, which takes longer, yet dense and paged caches are split alike, so that their results are the same
 // bits. Bytes are converted; 8 warps share the multiprocessor's units two by two.
 constexpr double kTileSeconds = 0.66e-6, kByteTileSeconds = 0.87e-6, kWideByteTileSeconds = 1.35e-6;
-// With 8 warps, where all keys have one scale.
-constexpr double kConstantTileSeconds = 0.9e-6;
+// With 8 warps, where all keys have one scale: then a block a multiprocessor is enough.
+constexpr double kConstantTileSeconds = 1.0e-6;
 // Of the device's bandwidth, what blocks reach together.
 constexpr double kBandwidthShare = 0.91;
 
