@@ -10,6 +10,7 @@
 #include "fp8_control.cuh"
 #include "fp8_epilogue.cuh"
 #include "fp8_softmax.cuh"
+#include "mask.cuh"
 
 namespace tessera::cuda::sm90 {
 
@@ -21,6 +22,7 @@ struct Fp8Consumer {
   static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 32 columns in a span
   static constexpr int kKeySpan = Config::kKeySpan, kKeySteps = kKeySpan / 32;
   static constexpr int kFirstBarrier = 1;  // 0 is __syncthreads'
+  static constexpr int kChunk = 4;         // blocks of 8 keys whose exponentials are taken at a time
   using Scores = float[Config::kTileN / 8][4];
   using Probs = uint32_t[Config::kTileN / 32][4];
   using Product = float[Config::kValueRows / 8][4];  // of p and v, the last eight columns p's sums
@@ -98,12 +100,13 @@ struct Fp8Consumer {
     }
   }
 
-  // Of the rows of V^T from kFirst on, the last eight those of ones.
+  // Of the rows of V^T from kFirst on, the last eight those of ones; blocks [begin, end) of them.
   template <int kFirst = 0, int kBlocks>
   __device__ __forceinline__ static void accumulate(const float (&product)[kBlocks][4], Accumulators& acc,
-                                                    Fp8Rows& rows, const float (&correction)[2]) {
+                                                    Fp8Rows& rows, const float (&correction)[2], int begin = 0,
+                                                    int end = kBlocks) {
 #pragma unroll
-    for (int n = 0; n < kBlocks; ++n) {
+    for (int n = begin; n < end; ++n) {
       const int block = kFirst / 8 + n;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -123,9 +126,9 @@ struct Fp8Consumer {
   // What the scores of a lane's row are multiplied by, in base 2.
   __device__ __forceinline__ float find_scale(const TileView& view, int half) const {
     const Fp8Params& f = p.fp8;
-    const int r = row_of(half), row = p.pack == 1 ? r : r / p.pack, head = view.head + r - row * p.pack;
     float scale = view.score_scale;
-    if (f.q_scale.data != nullptr) {
+    if (f.q_scaled_by_row) [[unlikely]] {
+      const int r = row_of(half), row = static_cast<int>(p.by_pack.divide(r)), head = view.head + r - row * p.pack;
       // Rows past the last have none.
       const int64_t i = view.first_row + row < p.forward.seqlen_q ? view.first_row + row : p.forward.seqlen_q - 1;
       scale *=
@@ -149,47 +152,65 @@ struct Fp8Consumer {
     bool odd = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int r = row_of(half);
-      const core::Range keys = view.sequence.band.visible_keys(view.first_row + (p.pack == 1 ? r : r / p.pack));
-      out.begin[half] = static_cast<int>(keys.begin);
-      out.end[half] = static_cast<int>(keys.end);
+      if (Config::kChains) {
+        const int row = static_cast<int>(p.by_pack.divide(row_of(half)));
+        out.begin[half] = view.keys_begin + row;
+        out.end[half] = view.keys_end + row < view.keys ? view.keys_end + row : view.keys;
+      }
       const float scale = find_scale(view, half);
       out.scale[half] = out.first_scale[half] = scale;
       odd |= !(scale > 1e-30f && scale < 1e30f);
     }
     odd = __any_sync(0xffffffffu, odd);
     if (odd) out.scale[0] = out.scale[1] = 1.0f;
-    out.odd = odd;
+    out.odd = odd ? -1 : 0;
   }
 
-  // Scores of one tile to probabilities. Odd scales multiply them first, so that what is masked stays masked.
-  template <bool kMasked>
-  __device__ __forceinline__ void softmax_tile(Scores& scores, Fp8Rows& rows, int tile) const {
+  // Whether the warp has odd scales, or a row whose maximum is negative so far: asked before the scores are waited for.
+  __device__ __forceinline__ bool find_special(const Fp8Rows& rows) const {
+    return __any_sync(0xffffffffu,
+                      (__float_as_int(rows.row_max[0]) | __float_as_int(rows.row_max[1]) | notes().odd) < 0);
+  }
+  __device__ __forceinline__ void multiply_odd(Scores& scores) const {
     const Fp8Notes& own = notes();
-    if (__any_sync(0xffffffffu, own.odd)) {
+    if (__any_sync(0xffffffffu, own.odd < 0)) {
 #pragma unroll
       for (int n = 0; n < Config::kTileN / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) scores[n][e] *= own.first_scale[e / 2];
       }
     }
-    if constexpr (kMasked) {
+  }
+
+  // Replaces the scores of a tile that the rows do not keep by -inf.
+  __device__ __forceinline__ void mask(Scores& scores, int tile) const {
+    const int key = tile * Config::kTileN;
+    if constexpr (Config::kChains) {
+      const Fp8Notes& own = notes();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) keep_columns(scores, half, own.begin[half] - key, own.end[half] - key);
+    } else {  // by another way at d 256, where with the notes the assembler serialises the products (C7511)
+      const TileView& own = view();
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        // One comparison a score, of where it lies behind the row's first key.
-        const int first = fragment_column(0, 0) + tile * Config::kTileN - own.begin[half];
-        const auto count = static_cast<uint32_t>(own.end[half] - own.begin[half]);
-#pragma unroll
-        for (int n = 0; n < Config::kTileN / 8; ++n) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            if (static_cast<uint32_t>(first) + (8 * n + e) >= count) scores[n][2 * half + e] = -INFINITY;
-          }
-        }
+        const int row = static_cast<int>(p.by_pack.divide(row_of(half)));
+        const int end = own.keys_end + row < own.keys ? own.keys_end + row : own.keys;
+        keep_columns(scores, half, own.keys_begin + row - key, end - key);
       }
     }
+  }
+
+  // How the scores of one tile become exponents. Odd scales multiply them first, so that what is masked stays masked.
+  template <bool kMasked>
+  __device__ __forceinline__ Fp8Exponents score_tile(Scores& scores, Fp8Rows& rows, int tile, bool special) const {
+    const Fp8Notes& own = notes();
+    if (kMasked && special) multiply_odd(scores);
+    if constexpr (kMasked) mask(scores, tile);
     const float scale[2] = {own.scale[0], own.scale[1]};
-    exponentiate(scores, rows, scale);
+    return find_exponents<true>(
+        scores, rows, scale, special, [&]() __attribute__((always_inline)) {
+          if (!kMasked) multiply_odd(scores);
+        });
   }
 
   // Tiles [begin, end) of a view, of which [unmasked_begin, unmasked_end) need no mask.
@@ -239,11 +260,11 @@ struct Fp8Consumer {
 
   // Scores of a view's first tile to probabilities.
   __device__ __forceinline__ void begin_rows(const Tiles& keys, Scores& scores, Fp8Rows& rows, Probs& probs) const {
-    if (keys.begin < keys.unmasked_begin || keys.begin >= keys.unmasked_end) {
-      softmax_tile<true>(scores, rows, keys.begin);
-    } else {
-      softmax_tile<false>(scores, rows, keys.begin);
-    }
+    multiply_odd(scores);
+    if (keys.begin < keys.unmasked_begin || keys.begin >= keys.unmasked_end) mask(scores, keys.begin);
+    const float scale[2] = {notes().scale[0], notes().scale[1]};
+    const Fp8Exponents with = find_exponents<false>(scores, rows, scale, true, []() {});
+    exponentiate<kChunk>(scores, with, [](int, const float(&)[2]) {});
     pack_probs(scores, probs);
   }
   __device__ __forceinline__ void release_values() {
@@ -265,11 +286,17 @@ struct Fp8Consumer {
 
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
       issue<true>(scores, product, probs);
+      const bool special = find_special(rows);
       finish_scores<1>(scores);
       const float correction[2] = {rows.correction[0], rows.correction[1]};
-      softmax_tile<kMasked>(scores, rows, tile);
+      const Fp8Exponents with = score_tile<kMasked>(scores, rows, tile, special);
       finish_product(product);
-      accumulate(product, acc, rows, correction);
+      constexpr int kBlocks = Config::kValueRows / 8, kChunks = Config::kTileN / 8 / kChunk;
+      exponentiate<kChunk>(
+          scores, with, [&](int chunk, const float(&first)[2]) __attribute__((always_inline)) {
+            const float own[2] = {behind(first[0], correction[0]), behind(first[1], correction[1])};
+            accumulate(product, acc, rows, own, kBlocks * chunk / kChunks, kBlocks * (chunk + 1) / kChunks);
+          });
       pack_probs(scores, probs);
     };
     while (true) {
@@ -321,7 +348,7 @@ struct Fp8Consumer {
   }
 
   // Stores the rows of the current view and leaves it.
-  __device__ __forceinline__ void finish_piece(const Accumulators& acc, const Fp8Rows& rows) {
+  __device__ __forceinline__ void finish_piece(Accumulators& acc, const Fp8Rows& rows) {
     const float scale[2] = {notes().scale[0], notes().scale[1]};
     fp8_epilogue(p, view(), first_row(), acc, rows, scale);
     __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read

@@ -9,83 +9,115 @@
 
 namespace tessera::cuda::sm90 {
 
-// One row of a lane: accumulators times `unit` plus `weight` of the mean; `empty`: +0.
-struct Fp8Row {
-  float unit, weight;
-  int64_t offset;  // of column 0, in elements of o
-  bool empty, exists;
+// The two rows of a lane on their way out: accumulators times `unit` plus `weight` of the mean.
+struct Fp8Ends {
+  float unit[2], weight[2];
+  bool empty[2];   // o is +0, whatever the accumulators hold
+  char* o[2];      // at the first of this lane's columns: 4 of every 16
+  int columns[2];  // of the row to be stored, from there on; 0 or less: none
 };
 
-// `mean`: of v's columns, where kMean says that it was taken out of them. What kind of row it is is asked once a tile:
-// the tensor cores wait for every instruction here.
+// Completes the rows of a warp, of which `first` is the first of the tile, and writes lse. Even lanes work at their
+// first row and odd ones at their second, so that one instruction serves both.
+__device__ __forceinline__ Fp8Ends end_fp8_rows(const Params& params, const TileView& view, int first,
+                                                const Fp8Rows& rows, const float (&scale)[2]) {
+  const ForwardParams& p = params.forward;
+  const SequenceView& s = view.sequence;
+  const int quad = static_cast<int>(threadIdx.x % 4);
+  Fp8Ends out;
+  OutputRow at[2];
+  const int64_t origin = s.q_batch * p.o_stride.batch + (s.q_row + view.first_row) * p.o_stride.row +
+                         view.head * p.o_stride.head + view.split * p.o_split_stride + 4 * quad;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = first + fragment_row(0, half);
+    const int row = static_cast<int>(params.by_pack.divide(r)), head = r - row * params.pack;
+    at[half] = {view.first_row + row, view.split, view.head + head};
+    const int64_t offset = origin + row * p.o_stride.row + head * p.o_stride.head;
+    out.o[half] = static_cast<char*>(p.o) + (p.o_is_float ? 4 : 2) * offset;
+    out.columns[half] = (at[half].row < s.rows_q ? p.head_dim_v : 0) - 4 * quad;
+  }
+  const bool second = threadIdx.x % 2 != 0;
+  const auto mine = [second](auto a, auto b) { return second ? b : a; };
+  const float sum = mine(rows.row_sum[0], rows.row_sum[1]) * kProbUnit;
+  const OutputRow row{mine(at[0].row, at[1].row), view.split, mine(at[0].head, at[1].head)};
+  const RowEnd end = end_row(p, s, row, mine(rows.row_max[0], rows.row_max[1]), sum, mine(scale[0], scale[1]));
+  const float other = __shfl_xor_sync(0xffffffffu, end.factor, 1);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float factor = (half != 0) == second ? end.factor : other;
+    out.unit[half] = factor * kProbUnit * view.v_scale;
+    out.weight[half] = factor * (rows.row_sum[half] * kProbUnit);
+    out.empty[half] = factor == 0.0f;
+  }
+  if (quad < 2) write_lse(p, s, row, end);  // lane 0 of the first row, lane 1 of the second
+  return out;
+}
+
+// `mean`: of v's columns, where kMean says that it was taken out of them. What kind of rows they are is asked once a
+// tile: the tensor cores wait for every instruction here.
 template <int kDtype, bool kMean, int kColumns>
-__device__ __forceinline__ void store_fp8_row(const ForwardParams& p, const float (&acc)[kColumns][4], int half,
-                                              const Fp8Row& row, const float* mean) {
-  if (!row.exists) return;
+__device__ __forceinline__ void store_fp8_rows(const Fp8Ends& rows, const float (&acc)[kColumns][4],
+                                               const float* mean) {
   // Row r of V^T's upper half is column 2 r, of the lower half 2 r + 1.
   constexpr int kHalf = kColumns / 2;
-  const int first = static_cast<int>(threadIdx.x % 4) * 4;
-  char* const o = static_cast<char*>(p.o) + (row.offset + first) * (kDtype == TESSERA_F32 ? 4 : 2);
+  if (kMean) mean += threadIdx.x % 4 * 4;
 #pragma unroll
-  for (int n = 0; n < kHalf; ++n) {
-    if (16 * n + first >= p.head_dim_v) continue;
-    float x[4];
+  for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = fmaf(acc[n + i % 2 * kHalf][2 * half + i / 2], row.unit, 0.0f);  // never -0, where v_scale is 0
-      if (kMean) x[i] = fmaf(mean[16 * n + first + i], row.weight, x[i]);
-      if (row.empty) x[i] = 0.0f;
-    }
-    if constexpr (kDtype == TESSERA_F32) {
-      *reinterpret_cast<float4*>(o + 64 * n) = make_float4(x[0], x[1], x[2], x[3]);
-    } else if constexpr (kDtype == TESSERA_BF16) {
-      *reinterpret_cast<uint2*>(o + 32 * n) = make_uint2(ptx::pack_bf16(x[0], x[1]), ptx::pack_bf16(x[2], x[3]));
-    } else {
-      *reinterpret_cast<uint2*>(o + 32 * n) = make_uint2(ptx::pack_f16(x[0], x[1]), ptx::pack_f16(x[2], x[3]));
+    for (int n = 0; n < kHalf; ++n) {
+      const bool inside = 16 * n < rows.columns[half];
+      float x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[i] = fmaf(acc[n + i % 2 * kHalf][2 * half + i / 2], rows.unit[half], 0.0f);  // never -0, where v_scale is 0
+        if (kMean && inside) x[i] = fmaf(mean[16 * n + i], rows.weight[half], x[i]);
+      }
+      if constexpr (kDtype == TESSERA_F32) {
+        if (inside) *reinterpret_cast<float4*>(rows.o[half] + 64 * n) = make_float4(x[0], x[1], x[2], x[3]);
+      } else {
+        const uint2 words = kDtype == TESSERA_BF16 ? make_uint2(ptx::pack_bf16(x[0], x[1]), ptx::pack_bf16(x[2], x[3]))
+                                                   : make_uint2(ptx::pack_f16(x[0], x[1]), ptx::pack_f16(x[2], x[3]));
+        if (inside) *reinterpret_cast<uint2*>(rows.o[half] + 32 * n) = words;
+      }
     }
   }
 }
 
 template <int kDtype, int kColumns>
-__device__ __forceinline__ void store_fp8_rows(const Params& params, const TileView& view,
-                                               const float (&acc)[kColumns][4], const Fp8Row (&rows)[2]) {
-  const ForwardParams& p = params.forward;
-  if (params.fp8.v_mean == nullptr) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) store_fp8_row<kDtype, false>(p, acc, half, rows[half], nullptr);
+__device__ __forceinline__ void store_fp8_rows(const Params& params, const float* mean, const Fp8Ends& rows,
+                                               const float (&acc)[kColumns][4]) {
+  if (mean == nullptr) [[likely]] {
+    store_fp8_rows<kDtype, false>(rows, acc, nullptr);
   } else {
-    const float* mean =
-        params.fp8.v_mean + key_batch(p, view) * params.fp8.v_mean_stride + int64_t{view.head_kv} * p.head_dim_v;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) store_fp8_row<kDtype, true>(p, acc, half, rows[half], mean);
+    store_fp8_rows<kDtype, true>(rows, acc, mean);
   }
 }
 
-// `first`: the warp's first row of the tile.
+// `first`: the warp's first row of the tile. Rows that are +0 are made so in `acc`.
 template <int kColumns>
 __device__ __forceinline__ void fp8_epilogue(const Params& params, const TileView& view, int first,
-                                             const float (&acc)[kColumns][4], const Fp8Rows& rows,
-                                             const float (&scale)[2]) {
+                                             float (&acc)[kColumns][4], const Fp8Rows& rows, const float (&scale)[2]) {
   const ForwardParams& p = params.forward;
-  const SequenceView& s = view.sequence;
-  Fp8Row out[2];
+  Fp8Ends ends = end_fp8_rows(params, view, first, rows, scale);
+  const float* mean = params.fp8.v_mean;
+  if (mean != nullptr) mean += key_batch(p, view) * params.fp8.v_mean_stride + int64_t{view.head_kv} * p.head_dim_v;
+  if (__any_sync(0xffffffffu, ends.empty[0] || ends.empty[1])) [[unlikely]] {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = first + fragment_row(0, half), row = params.pack == 1 ? r : r / params.pack;
-    const OutputRow at{view.first_row + row, view.split, view.head + r - row * params.pack};
-    const float sum = rows.row_sum[half] * kProbUnit;
-    const float factor = finish_row(p, s, at, rows.row_max[half], sum, scale[half]);
-    out[half] = {factor * kProbUnit * view.v_scale, factor * sum,
-                 at.split * p.o_split_stride + s.q_batch * p.o_stride.batch + (s.q_row + at.row) * p.o_stride.row +
-                     at.head * p.o_stride.head,
-                 factor == 0.0f, at.row < s.rows_q};
+    for (int half = 0; half < 2; ++half) {
+      if (ends.empty[half]) {
+        ends.unit[half] = ends.weight[half] = 0.0f;
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) acc[n][2 * half] = acc[n][2 * half + 1] = 0.0f;
+      }
+    }
   }
-  if (p.o_is_float) {
-    store_fp8_rows<TESSERA_F32>(params, view, acc, out);
+  if (p.o_is_float) [[unlikely]] {
+    store_fp8_rows<TESSERA_F32>(params, mean, ends, acc);
   } else if (params.fp8.o_is_bf16) {
-    store_fp8_rows<TESSERA_BF16>(params, view, acc, out);
+    store_fp8_rows<TESSERA_BF16>(params, mean, ends, acc);
   } else {
-    store_fp8_rows<TESSERA_F16>(params, view, acc, out);
+    store_fp8_rows<TESSERA_F16>(params, mean, ends, acc);
   }
 }
 

@@ -80,7 +80,9 @@ int run(const Plan& plan, const core::RunContext& context) {
                 p.has(TESSERA_FLAG_V_MEAN) ? t.v_mean : nullptr,
                 p.v_mean_stride,
                 p.o.dtype == TESSERA_BF16,
-                p.v_order == 1};
+                p.v_order == 1,
+                false};
+  params.fp8.q_scaled_by_row = t.q_scale != nullptr && (p.q_scale.rows != 0 || cut(p, *plan.device).pack != 1);
   return run_cut(plan, context, cut(p, *plan.device), &params);
 }
 

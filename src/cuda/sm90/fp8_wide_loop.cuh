@@ -87,7 +87,11 @@ struct Fp8WideLoop {
       ptx::wgmma_commit();
       c.pass_turn();
       c.template finish_scores<0>(scores(parts));
-      c.template softmax_tile<kMasked>(scores(parts), rows, tile);
+      c.multiply_odd(scores(parts));
+      if constexpr (kMasked) c.mask(scores(parts), tile);
+      const float scale[2] = {c.notes().scale[0], c.notes().scale[1]};
+      const Fp8Exponents with = find_exponents<false>(scores(parts), rows, scale, true, []() {});
+      exponentiate<Consumer::kChunk, false>(scores(parts), with, [](int, const float(&)[2]) {});
       c.pack_probs(scores(parts), probs);
     };
     c.for_each_next(keys, advance);

@@ -23,8 +23,9 @@ struct Fp8Params {
   CacheScale q_scale, k_scale, v_scale;
   const float* v_mean;  // [heads_kv, head_dim_v]; null: none
   int64_t v_mean_stride;
-  bool o_is_bf16;  // else f16, where o is not float
-  bool v_ordered;  // v is V^T, of v_order 1
+  bool o_is_bf16;        // else f16, where o is not float
+  bool v_ordered;        // v is V^T, of v_order 1
+  bool q_scaled_by_row;  // the rows of a tile may differ in their scale
 };
 
 struct Params {

@@ -80,13 +80,26 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
   view.head = static_cast<int32_t>(head);
   view.split = piece.split;
   view.batch = static_cast<int32_t>(piece.batch);
-  if constexpr (Config::kBytes == 1) {
-    view.score_scale = p.forward.scale_log2 * key_scale(p.forward, view, p.fp8.k_scale);
-    view.v_scale = key_scale(p.forward, view, p.fp8.v_scale);
-  }
   if (Config::kDense) return;
   view.copies = p.kv_box_rows != 0 && (p.forward.page_size == 0 || view.sequence.kv_row % p.kv_box_rows == 0);
   view.gathers_tail = !p.kv_bounded && view.tiles.end * Config::kTileN > view.sequence.band.seqlen_k;
+}
+
+// What e4m3's consumers need of a view beside: read from it, since the scheduler's registers are few.
+__device__ __forceinline__ void write_fp8_view(const Params& p, TileView& view) {
+  const CacheScale& q_scale = p.fp8.q_scale;
+  view.score_scale = p.forward.scale_log2 * key_scale(p.forward, view, p.fp8.k_scale);
+  if (q_scale.data != nullptr && !p.fp8.q_scaled_by_row) {
+    view.score_scale *= q_scale.data[int64_t{view.batch} * q_scale.stride[0] + view.head * q_scale.stride[2]];
+  }
+  view.v_scale = key_scale(p.forward, view, p.fp8.v_scale);
+  const core::Band& band = view.sequence.band;
+  // So far from 0 and from the largest key that what is added to them stays in 32 bits.
+  constexpr int64_t kFar = 1 << 10;
+  view.keys_begin = static_cast<int32_t>(clamp_to(band.diagonal(view.first_row) - band.left, -kFar, INT32_MAX - kFar));
+  view.keys_end =
+      static_cast<int32_t>(clamp_to(band.diagonal(view.first_row) + band.right + 1, -kFar, INT32_MAX - kFar));
+  view.keys = static_cast<int32_t>(band.seqlen_k);
 }
 
 // Tickets of this launch: the first block that comes sets the counts, whatever was there before; the last that leaves
@@ -120,10 +133,13 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
   for (uint32_t step = 0; true; ++step) {
     const Piece piece = done ? Piece{} : find_piece<Config>(p, index, cursor);
     wait(control.view_empty[views.stage], views.phase ^ 1);
-    if (leads) {
-      write_view<Config>(p, piece, control.views[views.stage]);
-      ::cuda::ptx::mbarrier_arrive(&control.view_full[views.stage]);
+    TileView& view = control.views[views.stage];
+    if (leads) write_view<Config>(p, piece, view);
+    if constexpr (Config::kBytes == 1) {
+      __syncwarp();
+      if (leads && piece.valid) write_fp8_view(p, view);
     }
+    if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_full[views.stage]);
     __syncwarp();
     // The first piece is the block's own, so nobody waits for a ticket then. A block that finds none opens them too:
     // counted before they are set, it would be missing at the end.
