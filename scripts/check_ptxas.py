@@ -24,15 +24,12 @@ ALLOWED_BYTES = {
     "DecodeConfigILi256ELi1E": 48,
     # The same over 16-bit caches.
     "DecodeConfigILi256E": 28,
-    # Hopper's backward at d 256: descriptors that do not change lie in local memory, 12 loads a step of 4000 cycles; at
-    # d 64: of 64 probabilities a thread five wait there for dS.
-    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi256E": 48,
-    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi256E": 48,
-    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 20,
-    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 20,
-    # At d 128 the producer, of 24 registers, finds the block's key tiles, once each; the consumers spill nothing.
+    # Up to d 128 Hopper's backward's producer, of 24 registers, finds the block's key tiles, once each; the consumers
+    # spill nothing at d 128, and at d 64 keep half of an address there, loaded once a step of 3900 cycles.
     "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
     "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 128,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 128,
     # The portable backward at d 64, for 12.0 alone: a few numbers of the loop over heads.
     "sm8015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 24,
     "sm8015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 24,

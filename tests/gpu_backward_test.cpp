@@ -125,7 +125,10 @@ INSTANTIATE_TEST_SUITE_P(Words, GpuBackwardTickets,
                                            TicketCase{"sq20 sk300 d128 dv72 window=5,5 dlse", 3},
                                            TicketCase{"sq130 sk260 d128 lens=7:130 causal", 3},
                                            TicketCase{"sq150 sk260 d128 packed lens=150:0", 3},
-                                           TicketCase{"sq150 sk260 d128 packed causal lens=longtail dlse", 3}));
+                                           TicketCase{"sq150 sk260 d128 packed causal lens=longtail dlse", 3},
+                                           TicketCase{"sq300 sk300 d64 causal", 3},
+                                           TicketCase{"sq70 sk600 d64 window=64,0", 5},
+                                           TicketCase{"sq130 sk260 d40 lens=7:130 dlse", 3}));
 
 // Every way in which d_bias shares an element, in each dtype it may have; what no key reaches is 0.
 TEST(GpuBackwardBias, EveryBroadcast) {

@@ -194,7 +194,8 @@ TEST(CudaPlan, BackwardSaysWhetherBlocksArePersistent) {
   } cases[] = {{"h200", "bwd bf16 sq300 d128", true},
                {"h200", "bwd f16 sq300 d96 deterministic", true},
                {"h200", "bwd bf16 sq300 d128 softcap=9", false},
-               {"h200", "bwd bf16 sq300 d64", false},
+               {"h200", "bwd bf16 sq300 d64", true},
+               {"h200", "bwd bf16 sq300 d64 softcap=9", false},
                {"h200", "bwd bf16 sq300 d192", false},
                {"a100", "bwd bf16 sq300 d128", false}};
   for (const auto& one : cases) {
@@ -214,9 +215,9 @@ TEST(CudaPlan, BackwardScratchIsLinear) {
     EXPECT_EQ(plan_for(text, "h200", &plan, &status), TESSERA_OK) << status.message;
     return plan.launch.workspace_bytes;
   };
-  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq1000 d64 cuda"), 2 * 4 * 1024 * (64 + 2) * 4);
-  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq16384 d64 cuda"), int64_t{2} * 4 * 16384 * (64 + 2) * 4);
-  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq1000 d128 cuda"), 2 * 4 * 1024 * (128 + 2) * 4 + 256);
+  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq1000 d64 cuda"), 2 * 4 * 1024 * (64 + 2) * 4 + 256);
+  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq16384 d64 cuda"), int64_t{2} * 4 * 16384 * (64 + 2) * 4 + 256);
+  EXPECT_EQ(workspace("bwd bf16 b2 hq4 sq1000 d64 softcap=9 cuda"), 2 * 4 * 1024 * (64 + 2) * 4);
   EXPECT_GT(workspace("bwd bf16 b2 hq4 sq1000 d64 deterministic cuda"), workspace("bwd bf16 b2 hq4 sq1000 d64 cuda"));
 }
 

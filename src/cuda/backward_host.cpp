@@ -49,7 +49,7 @@ BackwardWorkspace lay_out_workspace(const Problem& p, int32_t dq_dim, bool persi
   };
   const int64_t rows = p.heads_q * scratch_rows(p);
   at.lse = take(rows * 4);
-  at.delta = take(rows * 4);
+  at.minus_delta = take(rows * 4);
   at.dq_sum = take(rows * dq_dim * 4);
   at.sink_sums = take(p.has(TESSERA_FLAG_D_SINKS) ? p.heads_q * p.batch * row_tiles(p) * 4 : 0);
   const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);
@@ -83,7 +83,7 @@ static BackwardParams make_backward_params(const Problem& p, const tessera_tenso
   out.dv_is_float = p.dv.dtype == TESSERA_F32;
   const BackwardWorkspace at = lay_out_workspace(p, dq_dim, persistent);
   out.lse = reinterpret_cast<float*>(workspace + at.lse);
-  out.delta = reinterpret_cast<float*>(workspace + at.delta);
+  out.minus_delta = reinterpret_cast<float*>(workspace + at.minus_delta);
   out.dq_sum = reinterpret_cast<float*>(workspace + at.dq_sum);
   out.sink_sums = reinterpret_cast<float*>(workspace + at.sink_sums);
   const bool ordered = p.has(TESSERA_FLAG_DETERMINISTIC);

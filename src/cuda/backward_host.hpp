@@ -17,7 +17,7 @@ core::Refusal refuse_backward(const core::Problem& p);
 // Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns. persistent: the main
 // kernel's blocks draw tickets, also where dq is added in any order.
 struct BackwardWorkspace {
-  int64_t lse, delta, dq_sum, sink_sums, turns, ticket, bytes;
+  int64_t lse, minus_delta, dq_sum, sink_sums, turns, ticket, bytes;
 };
 BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim, bool persistent);
 

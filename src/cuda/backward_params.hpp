@@ -25,8 +25,8 @@ struct BackwardParams {
   bool dq_is_float, dk_is_float, dv_is_float;
 
   // The workspace. [heads_q][scratch_rows] each: lse to base 2 (+inf for rows that add nothing) and
-  // delta = rowsum(d_o * o) - d_lse.
-  float *lse, *delta;
+  // -delta, what is added to dP: d_lse - rowsum(d_o * o).
+  float *lse, *minus_delta;
   // dq before scale, [heads_q][scratch_rows][head dim bucket], within that as the main kernel's fragments lie, see
   // dq_fragment() and dq_transposed_fragment().
   float* dq_sum;

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_co
     sink_terms[r] = term;
     if (owned) {
       p.lse[scratch + row] = lse * static_cast<float>(core::kLog2E);
-      p.delta[scratch + row] = delta;
+      p.minus_delta[scratch + row] = -delta;
     }
   }
   if (p.d_sinks == nullptr) return;

@@ -57,7 +57,7 @@ __device__ __forceinline__ void start_statistics(const BackwardParams& p, const 
   constexpr int kCopies = Config::kTileM / 4;
   const int copy = threadIdx.x;
   if (copy >= 2 * kCopies) return;
-  const float* from = (copy < kCopies ? p.lse : p.delta) + head * p.scratch_rows + view.scratch_row +
+  const float* from = (copy < kCopies ? p.lse : p.minus_delta) + head * p.scratch_rows + view.scratch_row +
                       int64_t{query_tile} * Config::kTileM;
   ptx::copy_async_16(shared + Config::kStatisticsOffset + copy * 16, from + copy % kCopies * 4, 16);
 }

@@ -21,8 +21,11 @@ struct BackwardShape {
   static_assert(!kPersistent || !kWide);  // its consumers release neither V nor their last tiles
   static constexpr int kKeyBuffers = kPersistent ? 2 : 1;
   // Behind dS: dq before dv, whose reds then have the time of three products before dP wants their registers (353 for
-  // 365 microseconds at d 128, N 512), or dv before dq, where blocks are not persistent: it was not timed there.
-  static constexpr bool kDqFirst = kPersistent;
+  // 365 microseconds at d 128, N 512), or dv before dq, which is 3 % faster at d 64 and was not timed where blocks are
+  // not persistent.
+  static constexpr bool kDqFirst = kPersistent && kDim == 128;
+  // Where no register holds delta until dP is there: dP is summed from -delta on.
+  static constexpr bool kSumsDelta = kPersistent && kDim == 64;
   static constexpr int kSpan = 128, kSpanColumns = kSpan / 2, kSpans = kDim / kSpanColumns;
   static_assert(kDim % kSpanColumns == 0 && (kWide || kSpans <= kGroups));
   // dq^T = K^T dS^T has the head dim as its rows, 64 a product: at d 64 a warpgroup makes half of the queries, else
@@ -47,13 +50,13 @@ struct BackwardShape {
   static_assert(kSharedBytes <= 227 * 1024);
 };
 
-// A softcap's derivative needs registers of its own: half as many queries a step at d 64. Persistent blocks at d 64
-// spilled 132 bytes in their loop; with a softcap they were not tried. At d 128 they leave 1 KB of shared memory: K 2 x
-// 32, V 32, Q and dO 2 x 2 x 16, dS 2 x 16, dv and dk on their way out 32, statistics and control 2 KB.
+// A softcap's derivative needs registers of its own: half as many queries a step at d 64, and persistent blocks were
+// not tried with it. At d 128 these leave 1 KB of shared memory: K 2 x 32, V 32, Q and dO 2 x 2 x 16, dS 2 x 16, dv and
+// dk on their way out 32, statistics and control 2 KB.
 template <int kDim, ScoreKind kKind>
 struct BackwardConfig;
 template <>
-struct BackwardConfig<64, ScoreKind::plain> : BackwardShape<64, 128, 128> {};
+struct BackwardConfig<64, ScoreKind::plain> : BackwardShape<64, 128, 128, true> {};
 template <>
 struct BackwardConfig<64, ScoreKind::general> : BackwardShape<64, 64, 128> {};
 template <>

@@ -2,8 +2,9 @@
 // query tiles that see them, dk and dv of these in registers; of dq it makes one half. That product is one step late:
 // no warpgroup waits for the other's dS of the step at hand.
 // Order of a step i: [S(i) is there] dP(i) - P(i) - [dP(i)] dS(i) - dv(i), dq(i - 1), dk(i), S(i + 1) - add dq(i - 1);
-// in persistent blocks: ... dS(i) - dq(i - 1), dv(i) - add dq(i - 1) - dk(i), S(i + 1).
-// Registers bind: of 240 the accumulators of dk and dv take 128 at d 128, scores, gradients, P and dS 96.
+// in persistent blocks at d 128: ... dS(i) - dq(i - 1), dv(i) - add dq(i - 1) - dk(i), S(i + 1).
+// Registers bind: of 240 the accumulators of dk and dv take 128 at d 128, scores, gradients and dS 80; with 128 queries
+// a step at d 64 they take 64 and 160. P becomes the operand of dv only behind dS, whose operand then lies beside it.
 #pragma once
 
 #include "backward_warpgroup.cuh"
@@ -25,6 +26,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
 
   constexpr bool kDqFirst = Config::kDqFirst;
   const auto multiply_values = [&]() __attribute__((always_inline)) {
+    w.pack_probs(scores, probs);
     ptx::wgmma_fence();
     w.multiply_registers(dv, probs, 1);
     ptx::wgmma_commit();
@@ -46,11 +48,13 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
     // Before the products at hand are done, so that the next ones follow at once.
     wait(control.d_o_full[ring.stage], ring.phase);
     w.clear_query_tail(1, step);
+    if constexpr (Config::kSumsDelta) w.begin_d_probs(d_probs);
     ptx::wgmma_wait<0>();
     ptx::pin(scores[0]);
     ptx::pin(dk[0]);
+    if constexpr (Config::kSumsDelta) ptx::pin(d_probs[0]);
     ptx::wgmma_fence();
-    w.multiply_rows(d_probs, Config::kValueOffset, 1);
+    w.template multiply_rows<Config::kSumsDelta>(d_probs, Config::kValueOffset, 1);
     ptx::wgmma_commit();
     // dk of the step before has read its Q.
     if (number > 0) w.release_lanes(&control.q_empty[ring.stage ^ 1]);

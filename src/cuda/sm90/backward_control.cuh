@@ -71,8 +71,8 @@ __device__ __forceinline__ void for_each_key_tile(BackwardControl<Config>& contr
   }
 }
 
-// What the consumers ask of the view in every step; at d 128 in registers: while wgmma reads shared memory a load from
-// it takes some 150 cycles.
+// What the consumers ask of the view in every step, in registers: while wgmma reads shared memory a load from it takes
+// some 150 cycles.
 struct BackwardBounds {
   int query_begin, query_end, plain_begin, plain_end, whole_end, last_head;
 

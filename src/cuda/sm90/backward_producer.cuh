@@ -68,7 +68,7 @@ struct BackwardProducer {
   __device__ __forceinline__ void copy_d_o(const KeyTileView& view, const BackwardStep& step,
                                            const Ring<Config::kStages>& ring) const {
     wait(control.d_o_empty[ring.stage], ring.phase ^ 1);
-    copy_queries(view, p.d_o_map, 1, p.backward.delta, ring.stage, step, &control.d_o_full[ring.stage]);
+    copy_queries(view, p.d_o_map, 1, p.backward.minus_delta, ring.stage, step, &control.d_o_full[ring.stage]);
   }
 
   // All of one key tile that some query sees, the block's only one.

@@ -45,8 +45,9 @@ struct BackwardWarpgroup {
   Ring<Config::kStages> ring;
   Ring<2> keys;  // of K, which in a block's first tile is at stage 0; V has one buffer, whose phase is this stage
 
-  // d 128 keeps in registers what others, which have none to spare, read from shared memory in every step.
-  static constexpr bool kHolds = kDim == 128;
+  // What does not change over a key tile is kept in registers; with a softcap, which leaves none to spare but at d 128,
+  // it is read from shared memory in every step.
+  static constexpr bool kHolds = kDim == 128 || kKind == ScoreKind::plain;
 
   // Its thread is of warpgroup `number` of the consumers; the view of the tile is at view_place.
   __device__ __forceinline__ BackwardWarpgroup(const BackwardLaunchParams& params,
@@ -66,9 +67,9 @@ struct BackwardWarpgroup {
   __device__ __forceinline__ BackwardPosition<Config> position() const { return {ring, keys}; }
   __device__ __forceinline__ const KeyTileView& tile() const { return control.views[place]; }
   // In persistent blocks the compiler must not know that descriptors are those of the key tile before, nor the steps'
-  // those of the first product: it keeps them all, and spills.
+  // those of the first product, nor in wide blocks those of the step before: it keeps them all, and spills.
   __device__ __forceinline__ static uint32_t anew(uint32_t value) {
-    return Config::kPersistent ? __shfl_sync(0xffffffffu, value, 0) : value;
+    return Config::kPersistent || Config::kWide ? __shfl_sync(0xffffffffu, value, 0) : value;
   }
   __device__ __forceinline__ void renew_descriptor() { descriptor = ptx::matrix_descriptor<kSpan>(anew(shared), 0); }
   __device__ __forceinline__ const auto& view() const {
@@ -155,7 +156,9 @@ struct BackwardWarpgroup {
     return further(descriptor, offset) + (leading >> 4 << 16);
   }
 
-  // Issues scores = the warpgroup's rows of the K or V at `offset` times the query tile of `tensor`, transposed.
+  // Issues scores = the warpgroup's rows of the K or V at `offset` times the query tile of `tensor`, transposed; kAdds:
+  // scores += that.
+  template <bool kAdds = false>
   __device__ __forceinline__ void multiply_rows(Scores& scores, uint32_t offset, int tensor) const {
     const uint64_t a = matrix(offset + key_block() * 64 * kSpan, 16), b = matrix(query_offset(tensor), 16);
 #pragma unroll
@@ -163,7 +166,7 @@ struct BackwardWarpgroup {
       const int span = step / 4, inner = step % 4 * 32;
       const uint64_t a_step = further(a, span * kTileN * kSpan + inner),
                      b_step = further(b, span * kTileM * kSpan + inner);
-      if (step == 0) {
+      if (step == 0 && !kAdds) {
         ptx::wgmma_shared_first<Element::kType, kTileM>(scores[0], a_step, b_step);
       } else {
         ptx::wgmma_shared<Element::kType, kTileM>(scores[0], a_step, b_step, 1);
@@ -227,7 +230,8 @@ struct BackwardWarpgroup {
           bend = core::softcap_derivative(x, softcap);
           kept[e] = probability(x, e % 2 == 0 ? pair.x : pair.y);
         } else {
-          kept[e] = probability(fmaf(probs[0][n][e], scale, e % 2 == 0 ? -pair.x : -pair.y));
+          // Only rounding makes x more than lse; 2^-|x - lse| is free where 2^min(x - lse, 0) takes an instruction.
+          kept[e] = ptx::ex2(-fabsf(fmaf(probs[0][n][e], scale, e % 2 == 0 ? -pair.x : -pair.y)));
         }
         if constexpr (kMasked) {
           const int column = fragment_column(n, e);
@@ -235,8 +239,22 @@ struct BackwardWarpgroup {
         }
         probs[0][n][e] = kKind == ScoreKind::general ? kept[e] * bend : kept[e];
       }
-      operand[n / 2][n % 2 * 2] = Element::pack(kept[0], kept[1]);
-      operand[n / 2][n % 2 * 2 + 1] = Element::pack(kept[2], kept[3]);
+      if constexpr (!kPacksLate) {
+        operand[n / 2][n % 2 * 2] = Element::pack(kept[0], kept[1]);
+        operand[n / 2][n % 2 * 2 + 1] = Element::pack(kept[2], kept[3]);
+      }
+    }
+  }
+  // P as what multiplies dO, where make_probs() has left that: behind dS, so that P and dP are the only tiles held
+  // meanwhile.
+  static constexpr bool kPacksLate = !Config::kWide && kKind == ScoreKind::plain;
+  __device__ __forceinline__ static void pack_probs(const Scores& probs, Operand& operand) {
+    if constexpr (kPacksLate) {
+#pragma unroll
+      for (int n = 0; n < kTileM / 8; ++n) {
+        operand[n / 2][n % 2 * 2] = Element::pack(probs[0][n][0], probs[0][n][1]);
+        operand[n / 2][n % 2 * 2 + 1] = Element::pack(probs[0][n][2], probs[0][n][3]);
+      }
     }
   }
   __device__ __forceinline__ void make_probs(Scores& probs, Operand& operand, const BackwardStep& step) const {
@@ -247,10 +265,10 @@ struct BackwardWarpgroup {
     }
   }
 
-  // delta of the queries of a lane's columns: all loaded before they are wanted or, where registers are short, each
+  // -delta of the queries of a lane's columns: all loaded before they are wanted or, where registers are short, each
   // then. See BackwardBounds for what such a load takes.
   struct Deltas {
-    static constexpr bool kAhead = kHolds && kKind == ScoreKind::plain;
+    static constexpr bool kAhead = kHolds && kKind == ScoreKind::plain && !Config::kSumsDelta;
     const float* queries;
     float2 held[kAhead ? kTileM / 8 : 1]{};
 
@@ -271,6 +289,17 @@ struct BackwardWarpgroup {
                                                  ring.stage * Config::kStatisticsBytes + kTileM * 4));
   }
 
+  // Where dP is summed from -delta on: that, in the accumulators, before the product is issued.
+  __device__ __forceinline__ void begin_d_probs(Scores& d_probs) const {
+    const Deltas delta = deltas();
+#pragma unroll
+    for (int n = 0; n < kTileM / 8; ++n) {
+      const float2 pair = delta.load(n);
+      d_probs[0][n][0] = d_probs[0][n][2] = pair.x;
+      d_probs[0][n][1] = d_probs[0][n][3] = pair.y;
+    }
+  }
+
   // dS of the step: to registers for dk, and to shared memory for dq.
   __device__ __forceinline__ void make_grads(const Scores& probs, const Scores& d_probs, const Deltas& delta,
                                              Operand& operand) const {
@@ -284,12 +313,15 @@ struct BackwardWarpgroup {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int n = 2 * step + half;
-        const float2 pair = delta.of(n);
+        const float2 pair = Config::kSumsDelta ? float2{} : delta.of(n);
+        const auto times = [](float prob, float d_prob, float minus_delta) {
+          return prob * (Config::kSumsDelta ? d_prob : d_prob + minus_delta);
+        };
         const float(&probs_n)[4] = probs[0][n], (&d_probs_n)[4] = d_probs[0][n];
         operand[step][2 * half] =
-            Element::pack(probs_n[0] * (d_probs_n[0] - pair.x), probs_n[1] * (d_probs_n[1] - pair.y));
+            Element::pack(times(probs_n[0], d_probs_n[0], pair.x), times(probs_n[1], d_probs_n[1], pair.y));
         operand[step][2 * half + 1] =
-            Element::pack(probs_n[2] * (d_probs_n[2] - pair.x), probs_n[3] * (d_probs_n[3] - pair.y));
+            Element::pack(times(probs_n[2], d_probs_n[2], pair.x), times(probs_n[3], d_probs_n[3], pair.y));
       }
       ptx::stmatrix_x4_trans(to + step * 16 * kSpan, operand[step]);
     }

@@ -95,11 +95,12 @@ struct WideConsumer {
     } else {
       wait_summed(step);
       typename Warpgroup::Scores probs;
+      const typename Warpgroup::Deltas delta = w.deltas();
       wait(w.control.probs_full, parity);
       load_probs(probs);
       w.release_lanes(&w.control.probs_empty);
       wait(w.control.grads_empty[w.ring.stage], w.ring.phase ^ 1);
-      w.make_grads(probs, scores, w.deltas(), operand);
+      w.make_grads(probs, scores, delta, operand);
     }
     // Products with the tile and the reads of its lse or delta are done.
     w.release_lanes(&empty(kScoreTensor)[w.ring.stage]);
@@ -121,6 +122,7 @@ struct WideConsumer {
     int number = 0;
 #pragma unroll 1
     for (bool more = true; more; ++number) {
+      w.renew_descriptor();
       ptx::wgmma_wait<0>();
       ptx::pin(scores[0]);
       if (kTwoSpans) ptx::pin(dq);
@@ -140,7 +142,7 @@ struct WideConsumer {
       const uint32_t stage = ring.stage;
       added = before;
       before = step;
-      more = uniform(step.advance(w.tile()));
+      more = w.agreed(step.advance(w.view()));
       ring.advance();
       // Behind the last step this multiplies an old tile, and the result is dropped: wgmma that only some paths issue
       // are serialised by the compiler.

@@ -12,9 +12,9 @@
 
 namespace tessera::cuda {
 
-// lse, to base 2, and delta of the queries of a tile, in shared memory.
+// lse, to base 2, and -delta of the queries of a tile, in shared memory.
 struct QueryStatistics {
-  const float *lse, *delta;
+  const float *lse, *minus_delta;
 };
 
 // 2^min(x - lse, 0), both to base 2: a rounded lse near 1e11 must not make it infinite.
@@ -60,14 +60,14 @@ __device__ __forceinline__ void differentiate_plain(float (&scores)[kBlocks][kCo
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
     const float2 lse = *reinterpret_cast<const float2*>(queries.lse + fragment_column(n, 0));
-    const float2 delta = *reinterpret_cast<const float2*>(queries.delta + fragment_column(n, 0));
+    const float2 minus_delta = *reinterpret_cast<const float2*>(queries.minus_delta + fragment_column(n, 0));
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float probs = probability(fmaf(scores[b][n][e], scale_log2, e % 2 == 0 ? -lse.x : -lse.y));
         scores[b][n][e] = probs;
-        grads[b][n][e] = probs * (grads[b][n][e] - (e % 2 == 0 ? delta.x : delta.y));
+        grads[b][n][e] = probs * (grads[b][n][e] + (e % 2 == 0 ? minus_delta.x : minus_delta.y));
       }
     }
   }
@@ -94,7 +94,7 @@ __device__ __forceinline__ void differentiate_general(float (&scores)[kBlocks][k
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
     const float2 lse = *reinterpret_cast<const float2*>(queries.lse + fragment_column(n, 0));
-    const float2 delta = *reinterpret_cast<const float2*>(queries.delta + fragment_column(n, 0));
+    const float2 minus_delta = *reinterpret_cast<const float2*>(queries.minus_delta + fragment_column(n, 0));
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const ScoreRow row = score_row(p, band, head.bias_row0, query + fragment_column(n, e));
@@ -106,7 +106,7 @@ __device__ __forceinline__ void differentiate_general(float (&scores)[kBlocks][k
         const float probs = probability(x, e % 2 == 0 ? lse.x : lse.y);
         const float bend = kCapped && p.softcap > 0.0f ? core::softcap_derivative(capped, p.softcap) : 1.0f;
         scores[b][n][e] = probs;
-        grads[b][n][e] = probs * (grads[b][n][e] - (e % 2 == 0 ? delta.x : delta.y)) * bend;
+        grads[b][n][e] = probs * (grads[b][n][e] + (e % 2 == 0 ? minus_delta.x : minus_delta.y)) * bend;
       }
     }
   }
