@@ -33,7 +33,11 @@ INSTANTIATE_TEST_SUITE_P(
         "b1 hq4 hkv2 sq80 d256 alibi softcap=20", "b2 hq4 sq70 sk190 d64 sinks causal",
         "b1 hq2 sq70 sk40 d128 sinks causal", "b2 hq2 sq65 sk70 d64 bias=bh", "b2 hq2 sq65 sk70 d96 bias=b causal",
         "b2 hq2 sq65 sk70 d128 bias=h alibi", "b2 hq2 sq65 sk70 d192 bias=1 softcap=3", "b2 hq2 sq65 sk70 d64 mask",
-        "b1 hq2 sq65 sk170 d256 mask causal", "b2 hq2 sq129 d64 o=f32", "b2 hq2 sq129 d200 dv24 o=f32 causal"));
+        "b1 hq2 sq65 sk170 d256 mask causal", "b2 hq2 sq129 d64 o=f32", "b2 hq2 sq129 d200 dv24 o=f32 causal",
+        // Warpgroups of Hopper's kernels whose rows see less than their tile: half a step, several steps, none.
+        "b1 hq2 sq320 d128 causal", "b1 hq2 sq600 d64 causal", "b1 hq3 sq200 d256 causal", "b1 hq2 sq64 sk700 d128",
+        "b1 hq2 sq20 sk450 d256", "b1 hq2 sq520 d64 window=100,70", "b1 hq2 sq600 d64 window=10,5",
+        "b1 hq2 sq300 d256 window=7,3", "b1 hq4 hkv2 sq150 sk200 d128 causal topleft"));
 INSTANTIATE_TEST_SUITE_P(Layouts, GpuForward,
                          ::testing::Values("b3 hq2 sq100 sk140 d64 layout=bhsd causal",
                                            "b4 hq4 hkv2 sq200 d128 packed causal lens=longtail",

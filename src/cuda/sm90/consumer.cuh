@@ -20,6 +20,9 @@ template <class Element, class Config, ScoreKind kKind>
 struct Consumer {
   static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 16 columns in a span
   static constexpr int kFirstBarrier = 1;                           // 0 is __syncthreads'
+  // Whether a warpgroup leaves out key tiles of which none of its rows sees anything: where a tile has more rows than
+  // keys. A warp that copies goes through all, and general scores need the registers.
+  static constexpr bool kTrims = Config::kProduces && kKind == ScoreKind::plain && Config::kTileM > Config::kTileN;
   using Scores = float[1][Config::kTileN / 8][4];
   using Accumulators = float[1][Config::kDimV / 8][4];
 
@@ -82,6 +85,16 @@ struct Consumer {
     }
   }
 
+  // Where the keys that a row of the tile keeps begin and end.
+  __device__ __forceinline__ static int kept_begin(const TileView& view, int row) {
+    const int begin = view.kept_begin + row;
+    return begin > 0 ? begin : 0;
+  }
+  __device__ __forceinline__ static int kept_end(const TileView& view, int row) {
+    const int behind = view.behind - row, end = view.keys - (behind > 0 ? behind : 0);
+    return end > 0 ? end : 0;
+  }
+
   // The rows of this lane, and the keys that each keeps.
   struct Rows {
     LaneRows<1> rows;
@@ -92,12 +105,27 @@ struct Consumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = first_row() + fragment_row(0, half);
-      found.rows.row[0][half] = view.first_row + p.by_pack.divide(r);
-      const core::Range keys = view.sequence.band.visible_keys(found.rows.row[0][half]);
-      found.begin[half] = static_cast<int>(keys.begin);
-      found.end[half] = static_cast<int>(keys.end);
+      const auto row = static_cast<int>(p.by_pack.divide(r));
+      found.rows.row[0][half] = view.first_row + row;
+      found.begin[half] = kept_begin(view, row);
+      found.end[half] = kept_end(view, row);
     }
     return found;
+  }
+
+  // How far this warpgroup's rows reach of a view's key tiles: from the view's unmasked_begin on they keep every key of
+  // the tiles before unmasked_end, and none of tile `end` or later.
+  struct Reach {
+    int unmasked_end, end;
+  };
+  __device__ __forceinline__ Reach find_reach(const TileView& view, int begin, int end) const {
+    if (!kTrims) return {uniform(static_cast<int>(view.tiles.unmasked_end)), end};
+    const auto first = static_cast<int>(p.by_pack.divide(group * 64));
+    auto last = static_cast<int>(p.by_pack.divide(group * 64 + 63));
+    if (last >= view.rows) last = view.rows - 1;
+    int own_end = (kept_end(view, last) + Config::kTileN - 1) / Config::kTileN;
+    if (own_end <= begin) own_end = begin + 1;  // multiplied before this is known
+    return {uniform(kept_end(view, first) / Config::kTileN), uniform(own_end)};
   }
 
   template <bool kMasked>
@@ -128,8 +156,8 @@ struct Consumer {
     pass_turn();
     if (copies()) producer.load_key(view, begin + 1);
     // What a tile begins with, while the tensor cores are busy.
-    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin)),
-              unmasked_end = uniform(static_cast<int>(view.tiles.unmasked_end));
+    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin));
+    const Reach reach = find_reach(view, begin, end);
     const Rows rows = find_rows(view);
     RowStatistics<1> statistics;
     statistics.clear();
@@ -138,7 +166,7 @@ struct Consumer {
     ptx::pin(scores[0]);
     release(&control.k_empty[k.stage]);
     k.advance();
-    if (begin < unmasked_begin || begin >= unmasked_end) {
+    if (begin < unmasked_begin || begin >= reach.unmasked_end) {
       score_tile<true>(scores, view, rows, begin);
     } else {
       score_tile<false>(scores, view, rows, begin);
@@ -180,9 +208,9 @@ struct Consumer {
 #pragma unroll 1
     for (; tile < unmasked_begin; ++tile) advance.template operator()<true>(tile);
 #pragma unroll 1
-    for (; tile < unmasked_end; ++tile) advance.template operator()<false>(tile);
+    for (; tile < reach.unmasked_end; ++tile) advance.template operator()<false>(tile);
 #pragma unroll 1
-    for (; tile < end; ++tile) advance.template operator()<true>(tile);
+    for (; tile < reach.end; ++tile) advance.template operator()<true>(tile);
     release(&control.q_empty[q.stage]);
     q.advance();
 
@@ -190,16 +218,52 @@ struct Consumer {
     ptx::wgmma_fence();
     multiply_probs_value(acc, probs);
     ptx::wgmma_commit();
+    // The others wait for our turn, not for what we multiply last.
+    const bool rests = kTrims && tile < end;
+    if (rests) {
+      wait_turn();
+      pass_turn();
+    }
     __syncwarp();  // the products are issued before anything of what follows
     const FinishedRows finished = finish(view, statistics);
     ptx::wgmma_wait<0>();
     ptx::pin(acc[0]);
     release(&control.v_empty[v.stage]);
     v.advance();
+    if (rests) pass_tiles(end - tile);
     return finished;
   }
 
-  // A view that sees no key.
+  // Tiles that the view has and none of our rows sees: they are the others'. The first one's turn has been passed.
+  __device__ __forceinline__ void pass_tiles(int count) {
+#pragma unroll 1
+    while (true) {
+      wait(control.k_full[k.stage], k.phase);
+      __syncwarp();  // no lane still waits for a tile that the first one releases
+      release(&control.k_empty[k.stage]);
+      k.advance();
+      wait(control.v_full[v.stage], v.phase);
+      __syncwarp();
+      release(&control.v_empty[v.stage]);
+      v.advance();
+      if (--count == 0) break;
+      wait_turn();
+      pass_turn();
+    }
+  }
+
+  // A view with keys of whose queries none is ours.
+  __device__ __forceinline__ void leave_tiles(int count) {
+    wait(control.q_full[q.stage], q.phase);
+    __syncwarp();
+    release(&control.q_empty[q.stage]);
+    q.advance();
+    wait_turn();
+    pass_turn();
+    pass_tiles(count);
+  }
+
+  // Rows that see no key.
   __device__ __forceinline__ FinishedRows run_empty(const TileView& view, Accumulators& acc) {
     if (copies()) producer.want_view();
     RowStatistics<1> statistics;
@@ -237,13 +301,14 @@ struct Consumer {
       const TileView& view = control.views[views.stage];
       // Read together: the first product waits for them.
       const int valid = view.valid, begin = uniform(static_cast<int>(view.tiles.begin)),
-                end = uniform(static_cast<int>(view.tiles.end));
+                end = uniform(static_cast<int>(view.tiles.end)), queries = kTrims ? uniform(view.rows) : 0;
       if (!uniform(valid)) return;
       Accumulators acc;
       FinishedRows rows;
-      if (begin < end) [[likely]] {
+      if (begin < end && (!kTrims || group * 64 < queries * p.pack)) [[likely]] {
         rows = run_tiles(view, begin, end, acc);
       } else {
+        if (kTrims && begin < end) leave_tiles(end - begin);
         rows = run_empty(view, acc);
       }
       store_finished_rows<Element, kSpan>(p.forward, rows, acc[0], output);

@@ -25,6 +25,12 @@ struct TileView : BlockView {
   bool valid;         // false: no more work
   bool copies;        // whole K and V tiles come by TMA; else rows are gathered
   bool gathers_tail;  // the last tile's rows are gathered, with zeros behind the last key
+  // In 32 bits, since every warp asks for them: rows of the tile that are queries, keys of the sequence, and of the
+  // tile's first row the first key that it keeps (or would, were there keys before the first) and how many keys lie
+  // behind its last one; a row further down the one is one more and the other one less.
+  int32_t rows, keys, kept_begin, behind;
+  char* o;     // of the tile's first row and head
+  float* lse;  // the same; null: not wanted
 };
 
 // A stage of a ring and the parity of its barriers' phase.

@@ -172,11 +172,11 @@ Cut start_cut(const Problem& p, const DeviceInfo& device, const Instance& instan
 }
 
 Cut choose_cut(const Problem& p, const DeviceInfo& device, const Bucket& bucket) {
-  // Wide tiles pay where they leave no multiprocessor idle: without a mask from 512 keys on (H200, d 64, us of
-  // 128 and 192 rows: N 512 205 and 191, N 1024 343 and 327), under one from 2048 (N 1024 causal 237 and 258).
-  const Instance& instance = !is_plain(p)                                             ? bucket.general
-                             : is_whole(p) && p.seqlen_k >= (p.banded() ? 2048 : 512) ? bucket.wide
-                                                                                      : bucket.plain;
+  // Wide tiles pay from 512 keys on where they leave no multiprocessor idle (H200, d 64, us of 128 and 192 rows: N 512
+  // 205 and 191, N 1024 343 and 327, causal 150 and 140, 217 and 208).
+  const Instance& instance = !is_plain(p)                       ? bucket.general
+                             : is_whole(p) && p.seqlen_k >= 512 ? bucket.wide
+                                                                : bucket.plain;
   Cut c = start_cut(p, device, instance);
   if (c.instance == &bucket.wide && c.items() < 2 * c.workers) c = start_cut(p, device, bucket.plain);
   split_keys(p, device, &c);
@@ -233,6 +233,9 @@ int run_cut(const Plan& plan, const core::RunContext& context, const Cut& c, Par
   params->packs = p.heads_q / c.pack;
   params->by_pack = Divisor(static_cast<uint32_t>(c.pack));
   params->by_packs = Divisor(static_cast<uint32_t>(params->packs));
+  params->by_group = Divisor(static_cast<uint32_t>(p.group));
+  params->whole = is_whole(p) && is_plain(p) && c.splits == 1 && p.v_order == 0;
+  params->band = core::make_band(p.seqlen_q, p.seqlen_k, p.left, p.right, p.top_left);
   params->tile_rows = static_cast<int32_t>(c.rows);
   // A short piece that is asked for within the one before is waited for (docs/notes/hopper.md). Past d 128 there is one
   // tile of Q, which has to be left first anyway.

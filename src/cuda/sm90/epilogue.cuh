@@ -30,15 +30,14 @@ __device__ __forceinline__ FinishedRows finish_rows(const Params& params, const 
   const int quad = static_cast<int>(threadIdx.x % 4);
   FinishedRows out;
   OutputRow at[2];
-  const int64_t origin = s.q_batch * p.o_stride.batch + (s.q_row + view.first_row) * p.o_stride.row +
-                         view.head * p.o_stride.head + view.split * p.o_split_stride;
+  int rows[2], heads[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = first + fragment_row(0, half);
-    const int row = static_cast<int>(params.by_pack.divide(r)), head = r - row * params.pack;
+    const int row = rows[half] = static_cast<int>(params.by_pack.divide(r)), head = heads[half] = r - row * params.pack;
     at[half] = {view.first_row + row, view.split, view.head + head};
-    const int64_t offset = origin + row * p.o_stride.row + head * p.o_stride.head;
-    out.o[half] = static_cast<char*>(p.o) + (p.o_is_float ? 4 * offset + 8 * quad : 2 * offset + 16 * quad);
+    const int64_t offset = row * p.o_stride.row + head * p.o_stride.head;
+    out.o[half] = view.o + (p.o_is_float ? 4 * offset + 8 * quad : 2 * offset + 16 * quad);
     out.columns[half] = at[half].row < s.rows_q ? p.head_dim_v : 0;
   }
   const bool second = threadIdx.x % 2 != 0;
@@ -51,7 +50,12 @@ __device__ __forceinline__ FinishedRows finish_rows(const Params& params, const 
   const float other = __shfl_xor_sync(0xffffffffu, end.factor, 1);
   out.factor[0] = mine(end.factor, other);
   out.factor[1] = mine(other, end.factor);
-  if (quad < 2) write_lse(p, s, row, end);  // lane 0 of the first row, lane 1 of the second
+  // By lane 0 of the first row and lane 1 of the second.
+  if (view.lse != nullptr && quad < 2 && row.row < s.rows_q) {
+    const int64_t lse_head = p.cu_seqlens_q != nullptr ? p.total_q : p.seqlen_q;
+    view.lse[mine(heads[0], heads[1]) * lse_head + mine(rows[0], rows[1])] =
+        row.row >= s.band.seqlen_q ? -INFINITY : core::lse_from_base2(end.base, end.sum);
+  }
   return out;
 }
 

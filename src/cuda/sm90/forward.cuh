@@ -20,17 +20,23 @@ __global__ void __launch_bounds__(Config::kThreads, 1) forward_kernel(const __gr
   extern __shared__ __align__(1024) char shared[];
   static_assert(sizeof(Control<Config>) <= Config::kControlBytes);
   Control<Config>& control = *reinterpret_cast<Control<Config>*>(shared + Config::kControlOffset);
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32)), group = warp / 4;
   if (threadIdx.x == 0) control.init();
-  if (threadIdx.x < 3) ptx::prefetch_tensor_map(threadIdx.x == 0 ? &p.q_map : threadIdx.x == 1 ? &p.k_map : &p.v_map);
-  __syncthreads();
-  const int group = uniform(static_cast<int>(threadIdx.x / 128));
+  if (warp == 2 && threadIdx.x % 32 < 3) {
+    ptx::prefetch_tensor_map(threadIdx.x % 32 == 0 ? &p.q_map : threadIdx.x % 32 == 1 ? &p.k_map : &p.v_map);
+  }
   if (group == 0) {
     ptx::shrink_registers<Config::kProducerRegisters>();
-    if constexpr (Config::kProduces) {
-      if (threadIdx.x < 32) Producer<Config>{p, control, shared}.run();
+    if (warp == 1) {
+      schedule_tiles<Config, true>(p, control);
+    } else {
+      __syncthreads();
+      if constexpr (Config::kProduces) {
+        if (warp == 0) Producer<Config>{p, control, shared}.run();
+      }
     }
-    if (threadIdx.x / 32 == 1) schedule_tiles<Config>(p, control);
   } else {
+    __syncthreads();
     ptx::grow_registers<Config::kConsumerRegisters>();
     Consumer<Element, Config, kKind>{p, control, ptx::shared_address(shared), group - 1, {p, control, shared}}.run();
   }

@@ -8,6 +8,7 @@
 #include "../decode_params.hpp"
 #include "../divisor.hpp"
 #include "../forward_params.hpp"
+#include "semantics.hpp"
 
 namespace tessera::cuda::sm90 {
 
@@ -41,7 +42,10 @@ struct Params {
   uint64_t run;         // of tickets: even, unlike any other launch's
   uint32_t ahead;       // 1: a block looks for the piece of work after the next while it is at one; 0: for the next
   Divisor by_pack, by_packs;
-  Fp8Params fp8;  // of e4m3 alone
+  Fp8Params fp8;     // of e4m3 alone
+  bool whole;        // dense q, k and v, whole, in one split, plain scores
+  core::Band band;   // of every sequence, if so
+  Divisor by_group;  // query heads of one key/value head
 };
 
 }  // namespace tessera::cuda::sm90

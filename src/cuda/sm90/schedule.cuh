@@ -68,6 +68,36 @@ __device__ __forceinline__ Piece find_piece(const Params& p, uint32_t index, Pac
   return piece;
 }
 
+// The view of whole dense rows and plain scores: nothing is looked up, and what all pieces share the host has found. A
+// launch begins with it, and finding it by view_block took 4300 cycles, with memory's time for instructions more.
+template <class Config>
+__device__ __forceinline__ void view_whole(const Params& p, uint32_t batch, uint32_t head, TileView& view) {
+  view.sequence = {0, p.forward.seqlen_q, batch, batch, 0, 0, nullptr, p.band};
+  view.tiles = p.band.visible_tiles(view.first_row, view.first_row + p.tile_rows, Config::kTileN);
+  view.head_kv = static_cast<int32_t>(p.by_group.divide(head));
+  view.copies = true;
+  view.gathers_tail = false;
+}
+
+// What a consumer of 16-bit elements has of a view beside where its keys lie.
+template <class Config>
+__device__ __forceinline__ void view_rows(const Params& p, const Piece& piece, TileView& view) {
+  const ForwardParams& f = p.forward;
+  const SequenceView& s = view.sequence;
+  constexpr int64_t kFar = (int64_t{1} << 31) - 1;
+  const int64_t diagonal = s.band.diagonal(view.first_row);
+  view.rows = static_cast<int32_t>(clamp_to(s.band.seqlen_q - view.first_row, 0, p.tile_rows));
+  view.keys = static_cast<int32_t>(s.band.seqlen_k);
+  view.kept_begin = static_cast<int32_t>(clamp_to(diagonal - s.band.left, -kFar, kFar - Config::kTileM));
+  view.behind = static_cast<int32_t>(clamp_to(s.band.seqlen_k - 1 - diagonal - s.band.right, 0, kFar));
+  const int64_t o = s.q_batch * f.o_stride.batch + (s.q_row + view.first_row) * f.o_stride.row +
+                    view.head * f.o_stride.head + piece.split * f.o_split_stride;
+  view.o = static_cast<char*>(f.o) + (f.o_is_float ? 4 : 2) * o;
+  const int64_t lse =
+      f.cu_seqlens_q != nullptr ? view.head * f.total_q + s.q_row : (s.q_batch * f.heads_q + view.head) * f.seqlen_q;
+  view.lse = f.lse == nullptr ? nullptr : f.lse + (piece.split * f.lse_split_stride + lse + view.first_row);
+}
+
 template <class Config>
 __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, TileView& view) {
   view.valid = piece.valid;
@@ -75,14 +105,19 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
   const uint32_t head = piece.pack * p.pack;
   view.first_row = int64_t{piece.query_block} * p.tile_rows;
   view.pack_index = static_cast<int32_t>(piece.pack);
-  view_block<Config::kDense, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, p.tile_rows,
-                                             Config::kTileN, view);
   view.head = static_cast<int32_t>(head);
   view.split = piece.split;
   view.batch = static_cast<int32_t>(piece.batch);
-  if (Config::kDense) return;
-  view.copies = p.kv_box_rows != 0 && (p.forward.page_size == 0 || view.sequence.kv_row % p.kv_box_rows == 0);
-  view.gathers_tail = !p.kv_bounded && view.tiles.end * Config::kTileN > view.sequence.band.seqlen_k;
+  // The scheduler's warp of e4m3 has no registers for both.
+  if (Config::kBytes == 2 && (Config::kDense || p.whole)) {
+    view_whole<Config>(p, piece.batch, head, view);
+  } else {
+    view_block<false, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, p.tile_rows,
+                                      Config::kTileN, view);
+    view.copies = p.kv_box_rows != 0 && (p.forward.page_size == 0 || view.sequence.kv_row % p.kv_box_rows == 0);
+    view.gathers_tail = !p.kv_bounded && view.tiles.end * Config::kTileN > view.sequence.band.seqlen_k;
+  }
+  if constexpr (Config::kBytes == 2) view_rows<Config>(p, piece, view);
 }
 
 // What e4m3's consumers need of a view beside: read from it, since the scheduler's registers are few.
@@ -122,8 +157,9 @@ __device__ __forceinline__ void close_tickets(const Params& p) {
 }
 
 // Run by one warp, though one lane does the work: a wait of a lone lane would spin, and take a scheduler's issue slots
-// from the consumers (7 % of the time), where a whole warp is suspended.
-template <class Config>
+// from the consumers (7 % of the time), where a whole warp is suspended. kOpens: it finds the first piece while others
+// make the barriers ready, and opens the block with them then.
+template <class Config, bool kOpens = false>
 __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>& control) {
   Ring<Control<Config>::kViews> views;
   const bool tickets = p.tickets != nullptr, leads = threadIdx.x % 32 == 0;
@@ -132,13 +168,15 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
   bool done = false;
   for (uint32_t step = 0; true; ++step) {
     const Piece piece = done ? Piece{} : find_piece<Config>(p, index, cursor);
-    wait(control.view_empty[views.stage], views.phase ^ 1);
+    if (!kOpens || step != 0) wait(control.view_empty[views.stage], views.phase ^ 1);
     TileView& view = control.views[views.stage];
     if (leads) write_view<Config>(p, piece, view);
     if constexpr (Config::kBytes == 1) {
       __syncwarp();
       if (leads && piece.valid) write_fp8_view(p, view);
     }
+    if (kOpens) __syncwarp();
+    if (kOpens && step == 0) __syncthreads();
     if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_full[views.stage]);
     __syncwarp();
     // The first piece is the block's own, so nobody waits for a ticket then. A block that finds none opens them too:
