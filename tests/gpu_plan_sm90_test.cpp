@@ -84,14 +84,14 @@ TEST(CudaPlanSm90, HeadDimsTakeTheSmallestBucketThatHoldsBoth) {
 TEST(CudaPlanSm90, WideTilesAreForDenseRowsWhereTheyPay) {
   using Shapes = ForwardConfig<64, 64>;
   for (const char* wide : {"b4 hq32 sq2048 d64", "b4 hq32 sq2048 d64 causal", "b1 hq32 sq16384 d40",
-                           "b32 hq32 sq512 d64", "b16 hq32 sq1000 d64"}) {
+                           "b32 hq32 sq512 d64", "b16 hq32 sq1000 d64", "b32 hq32 sq512 d64 causal"}) {
     SCOPED_TRACE(wide);
     const Planned plan(std::string("fwd bf16 ") + wide);
     ASSERT_EQ(plan.code, TESSERA_OK);
     expect_shape<Shapes::Wide>(plan.launch);
   }
-  // Short keys, more of them under a band, few tiles, and all of which something is looked up.
-  for (const char* plain : {"b4 hq32 sq2048 sk511 d64", "b4 hq32 sq2048 sk2047 d64 causal", "b1 hq8 sq2048 d64",
+  // Short keys, few tiles, and all of which something is looked up.
+  for (const char* plain : {"b4 hq32 sq2048 sk511 d64", "b4 hq32 sq2048 sk511 d64 causal", "b1 hq8 sq2048 d64",
                             "b4 hq32 sq2048 d64 packed", "b4 hq32 sq2048 d64 paged=16", "b4 hq32 sq2048 d64 leftpad",
                             "b4 hq32 sq2048 d64 splits=2", "b4 hq32 sq2048 d64 lens=longtail"}) {
     SCOPED_TRACE(plain);

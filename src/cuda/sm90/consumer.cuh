@@ -86,11 +86,11 @@ struct Consumer {
   }
 
   // Where the keys that a row of the tile keeps begin and end.
-  __device__ __forceinline__ static int kept_begin(const TileView& view, int row) {
+  __device__ __forceinline__ static int kept_begin(const RowView& view, int row) {
     const int begin = view.kept_begin + row;
     return begin > 0 ? begin : 0;
   }
-  __device__ __forceinline__ static int kept_end(const TileView& view, int row) {
+  __device__ __forceinline__ static int kept_end(const RowView& view, int row) {
     const int behind = view.behind - row, end = view.keys - (behind > 0 ? behind : 0);
     return end > 0 ? end : 0;
   }
@@ -100,7 +100,7 @@ struct Consumer {
     LaneRows<1> rows;
     int begin[2], end[2];
   };
-  __device__ __forceinline__ Rows find_rows(const TileView& view) const {
+  __device__ __forceinline__ Rows find_rows(const RowView& view) const {
     Rows found;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -118,7 +118,7 @@ struct Consumer {
   struct Reach {
     int unmasked_end, end;
   };
-  __device__ __forceinline__ Reach find_reach(const TileView& view, int begin, int end) const {
+  __device__ __forceinline__ Reach find_reach(const RowView& view, int begin, int end) const {
     if (!kTrims) return {uniform(static_cast<int>(view.tiles.unmasked_end)), end};
     const auto first = static_cast<int>(p.by_pack.divide(group * 64));
     auto last = static_cast<int>(p.by_pack.divide(group * 64 + 63));
@@ -129,7 +129,7 @@ struct Consumer {
   }
 
   template <bool kMasked>
-  __device__ __forceinline__ void score_tile(Scores& scores, const TileView& view, const Rows& rows, int tile) const {
+  __device__ __forceinline__ void score_tile(Scores& scores, const RowView& view, const Rows& rows, int tile) const {
     const int key = tile * Config::kTileN;
     if constexpr (kKind == ScoreKind::general) general_scores<Element>(scores, p.forward, view, rows.rows, key);
     if constexpr (kMasked) {
@@ -139,7 +139,7 @@ struct Consumer {
   }
 
   // All key tiles of the view, in order. On return acc holds the unnormalised rows.
-  __device__ __forceinline__ FinishedRows run_tiles(const TileView& view, int begin, int end, Accumulators& acc) {
+  __device__ __forceinline__ FinishedRows run_tiles(const RowView& view, int begin, int end, Accumulators& acc) {
     Scores scores;
     uint32_t probs[Config::kTileN / 16][4];
 
@@ -264,7 +264,7 @@ struct Consumer {
   }
 
   // Rows that see no key.
-  __device__ __forceinline__ FinishedRows run_empty(const TileView& view, Accumulators& acc) {
+  __device__ __forceinline__ FinishedRows run_empty(const RowView& view, Accumulators& acc) {
     if (copies()) producer.want_view();
     RowStatistics<1> statistics;
     statistics.clear();
@@ -273,7 +273,7 @@ struct Consumer {
   }
 
   // What the rows need beside the accumulators; after it nobody reads the view.
-  __device__ __forceinline__ FinishedRows finish(const TileView& view, const RowStatistics<1>& statistics) {
+  __device__ __forceinline__ FinishedRows finish(const RowView& view, const RowStatistics<1>& statistics) {
     const FinishedRows rows = finish_rows(p, view, first_row(), scale(), statistics);
     __syncwarp();  // the scheduler overwrites the view, which lanes that write lse alone may still read
     release(&control.view_empty[views.stage]);
@@ -298,7 +298,7 @@ struct Consumer {
         producer.shared + Config::kOutputOffset + (group * 4 + threadIdx.x / 32 % 4) * Config::kWarpOutputBytes;
     while (true) {
       wait(control.view_full[views.stage], views.phase);
-      const TileView& view = control.views[views.stage];
+      const RowView& view = control.views[views.stage];
       // Read together: the first product waits for them.
       const int valid = view.valid, begin = uniform(static_cast<int>(view.tiles.begin)),
                 end = uniform(static_cast<int>(view.tiles.end)), queries = kTrims ? uniform(view.rows) : 0;

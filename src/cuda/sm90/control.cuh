@@ -6,6 +6,7 @@
 #include <cuda/ptx>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "../tile/scheduler.cuh"
 #include "config.hpp"
@@ -25,6 +26,10 @@ struct TileView : BlockView {
   bool valid;         // false: no more work
   bool copies;        // whole K and V tiles come by TMA; else rows are gathered
   bool gathers_tail;  // the last tile's rows are gathered, with zeros behind the last key
+};
+
+// What the consumers of 16-bit elements have of a view beside that.
+struct RowView : TileView {
   // In 32 bits, since every warp asks for them: rows of the tile that are queries, keys of the sequence, and of the
   // tile's first row the first key that it keeps (or would, were there keys before the first) and how many keys lie
   // behind its last one; a row further down the one is one more and the other one less.
@@ -75,7 +80,8 @@ struct Control {
       view_wanted[2];  // by turns, since the producer may ask twice in a row
   uint64_t k_full[Config::kStages], k_empty[Config::kStages];
   uint64_t v_full[Config::kValueStages], v_empty[Config::kValueStages];
-  TileView views[kViews];
+  using View = std::conditional_t<Config::kBytes == 2, RowView, TileView>;
+  View views[kViews];
 
   __device__ void init() {
     constexpr int kWarps = 4 * Config::kGroups;

@@ -23,7 +23,7 @@ struct FinishedRows {
 
 // Completes the rows of a warp, of which `first` is the first of the tile, and writes lse. Even lanes work at their
 // first row and odd ones at their second, so that one instruction serves both.
-__device__ __forceinline__ FinishedRows finish_rows(const Params& params, const TileView& view, int first, float scale,
+__device__ __forceinline__ FinishedRows finish_rows(const Params& params, const RowView& view, int first, float scale,
                                                     const RowStatistics<1>& statistics) {
   const ForwardParams& p = params.forward;
   const SequenceView& s = view.sequence;

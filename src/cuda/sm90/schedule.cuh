@@ -81,7 +81,7 @@ __device__ __forceinline__ void view_whole(const Params& p, uint32_t batch, uint
 
 // What a consumer of 16-bit elements has of a view beside where its keys lie.
 template <class Config>
-__device__ __forceinline__ void view_rows(const Params& p, const Piece& piece, TileView& view) {
+__device__ __forceinline__ void view_rows(const Params& p, const Piece& piece, RowView& view) {
   const ForwardParams& f = p.forward;
   const SequenceView& s = view.sequence;
   constexpr int64_t kFar = (int64_t{1} << 31) - 1;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void view_rows(const Params& p, const Piece& piece, T
 }
 
 template <class Config>
-__device__ __forceinline__ void write_view(const Params& p, const Piece& piece, TileView& view) {
+__device__ __forceinline__ void write_view(const Params& p, const Piece& piece, typename Control<Config>::View& view) {
   view.valid = piece.valid;
   if (!piece.valid) return;
   const uint32_t head = piece.pack * p.pack;
