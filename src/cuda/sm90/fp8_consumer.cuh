@@ -155,7 +155,7 @@ struct Fp8Consumer {
       if (Config::kChains) {
         const int row = static_cast<int>(p.by_pack.divide(row_of(half)));
         out.begin[half] = view.keys_begin + row;
-        out.end[half] = view.keys_end + row < view.keys ? view.keys_end + row : view.keys;
+        out.end[half] = view.keys_end + row < view.key_count ? view.keys_end + row : view.key_count;
       }
       const float scale = find_scale(view, half);
       out.scale[half] = out.first_scale[half] = scale;
@@ -194,7 +194,7 @@ struct Fp8Consumer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = static_cast<int>(p.by_pack.divide(row_of(half)));
-        const int end = own.keys_end + row < own.keys ? own.keys_end + row : own.keys;
+        const int end = own.keys_end + row < own.key_count ? own.keys_end + row : own.key_count;
         keep_columns(scores, half, own.keys_begin + row - key, end - key);
       }
     }

@@ -134,7 +134,7 @@ __device__ __forceinline__ void write_fp8_view(const Params& p, TileView& view) 
   view.keys_begin = static_cast<int32_t>(clamp_to(band.diagonal(view.first_row) - band.left, -kFar, INT32_MAX - kFar));
   view.keys_end =
       static_cast<int32_t>(clamp_to(band.diagonal(view.first_row) + band.right + 1, -kFar, INT32_MAX - kFar));
-  view.keys = static_cast<int32_t>(band.seqlen_k);
+  view.key_count = static_cast<int32_t>(band.seqlen_k);
 }
 
 // Tickets of this launch: the first block that comes sets the counts, whatever was there before; the last that leaves
@@ -169,7 +169,7 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
   for (uint32_t step = 0; true; ++step) {
     const Piece piece = done ? Piece{} : find_piece<Config>(p, index, cursor);
     if (!kOpens || step != 0) wait(control.view_empty[views.stage], views.phase ^ 1);
-    TileView& view = control.views[views.stage];
+    auto& view = control.views[views.stage];
     if (leads) write_view<Config>(p, piece, view);
     if constexpr (Config::kBytes == 1) {
       __syncwarp();
