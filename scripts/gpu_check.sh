@@ -6,8 +6,8 @@
 # installed.
 # Usage: gpu_check.sh BUILD_DIR [OUTPUT_DIR]
 # parts: GPU_CHECK="tests sanitizers cli bench" (the default), also "big", "python" (its tests, by pytest), "special"
-# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward,
-# and both passes together),
+# (the bench's GQA, packed, window and short cells), "f16" (its grid in f16), "gradients" (its grid backward
+# with GQA, window and packed cells, and both passes together),
 # "recompute" (forward and backward beside the textbook's, and what ncu, where it is, counts of device memory),
 # "story" (textbook, FlashAttention-1, -2 and -3 beside one another, half a minute), "bytes" (what ncu counts for that,
 # or for the story of an earlier round), "ablations" (kernels with one step taken back each, and both bandwidths; needs

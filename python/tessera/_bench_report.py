@@ -182,7 +182,7 @@ def draw(data: dict[str, Any], picture: str) -> None:
         problem = Problem(row["problem"])
         if row["status"] != "ran" or "deterministic" in row["problem"].split():
             continue
-        if problem.heads_q != problem.heads_kv or problem.left >= 0:
+        if problem.heads_q != problem.heads_kv or problem.left >= 0 or "packed" in row["problem"].split():
             continue
         row["length"] = problem.seqlen_q
         panels.setdefault((problem.head_dim_qk, problem.right == 0), []).append(row)

@@ -186,6 +186,18 @@ def test_lines_and_summary_say_what_misses():
     assert "window over dense causal N 16384: 0.700 (aim 0.75)" in text
 
 
+def test_packed_cells_are_no_part_of_the_dense_grid(monkeypatch, tmp_path):
+    scripts = Path(__file__).resolve().parents[2] / "scripts"
+    monkeypatch.syspath_prepend(str(scripts))
+    grid_tables = pytest.importorskip("grid_tables")
+    dense = row("bwd bf16 b4 hq16 hkv16 sq4096 sk4096 d128 causal cuda", 550)
+    packed = row("bwd bf16 b2 hq16 hkv16 sq6144 sk6144 d128 causal packed lens=6144:1 cuda", 490)
+    assert [one["problem"] for one, _ in grid_tables.ran({"rows": [dense, packed]})] == [dense["problem"]]
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ValueError, match="no cell of the grid"):
+        report.draw({"rows": [packed]}, str(tmp_path / "x.png"))
+
+
 @pytest.mark.parametrize("text", CPU_CELLS[:4])
 def test_a_step_is_both_passes(text):
     case = BackwardCase(f"bwd{text[3:]}")

@@ -1,5 +1,5 @@
 // What stands before and after the main kernel of a backward pass, for every architecture:
-//   preprocess    delta = rowsum(d_o * o) - d_lse, lse to base 2, parts of d_sinks; zeroes dq's sums
+//   preprocess    -delta = d_lse - rowsum(d_o * o), lse to base 2, parts of d_sinks; zeroes dq's sums
 //   postprocess   dq = scale * the sums, in its type and strides
 //   d_sinks       their parts summed in a fixed order
 // Reads o and d_o once and writes dq's sums and dq once: bound by memory.
@@ -10,7 +10,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "tile/key_tile.cuh"
+#include "tile/backward_scheduler.cuh"
+#include "tile/dq_sums.cuh"
 #include "tile/row_store.cuh"
 
 namespace tessera::cuda {
@@ -158,11 +159,7 @@ __global__ void __launch_bounds__(kRowThreads) postprocess_kernel(const __grid_c
     for (int b = 0; b < 2; ++b) {
 #pragma unroll
       for (int c = 0; c < kDim / 16; ++c) {
-        const float4 four = *reinterpret_cast<const float4*>(sums + (b * (kDim / 16) + c) * 128);
-        dq[b][c][0] = four.x;
-        dq[b][c][1] = four.y;
-        dq[b][c][2] = four.z;
-        dq[b][c][3] = four.w;
+        load_four(dq[b][c], sums + (b * (kDim / 16) + c) * 128);
       }
     }
     store_transposed_rows<Element, kDim>(target, tile, dq, row, 0, p.f.scale);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "../ptx/atomic.cuh"
+#include "../tile/dq_sums.cuh"
 #include "../tile/key_tile.cuh"
 #include "../tile/row_store.cuh"
 #include "../tile/score_gradient.cuh"
@@ -50,7 +51,7 @@ __device__ __forceinline__ void start_queries(const BackwardParams& p, const Key
                                      count, p.f.head_dim_v);
 }
 
-// Starts the copies of lse and delta of the same tile. They have one buffer: it is free once the scores are made.
+// Starts the copies of lse and -delta of the same tile. They have one buffer: it is free once the scores are made.
 template <class Config>
 __device__ __forceinline__ void start_statistics(const BackwardParams& p, const KeyTileView& view, uint32_t shared,
                                                  int head, int query_tile) {

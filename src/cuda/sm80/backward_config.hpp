@@ -36,7 +36,7 @@ struct BackwardShape {
 
   static constexpr int kKeyBytes = kTileN * kHeadDim * 2, kQueryBytes = kTileM * kHeadDim * 2;
   static constexpr int kGradBytes = kTileN * kTileM * 2, kStatisticsBytes = 2 * kTileM * 4;
-  // [K][V][stages x (Q, dO)][dS^T][P^T where shared][lse, delta]. Two blocks of the shapes up to d 96 fit the 164 KB of
+  // [K][V][stages x (Q, dO)][dS^T][P^T where shared][lse, -delta]. Two blocks of the shapes up to d 96 fit the 164 KB of
   // an 8.0, with what every block has reserved.
   static constexpr int kValueOffset = kKeyBytes, kQueryOffset = 2 * kKeyBytes;
   static constexpr int kGradOffset = kQueryOffset + kStages * 2 * kQueryBytes;
@@ -47,12 +47,13 @@ struct BackwardShape {
   static_assert(kBlocksPerSm == 1 || kBlocksPerSm * (kSharedBytes + 1024) <= 164 * 1024);
 };
 
-// What a device gives a block: wide 227 KB (9.0, 10.0), large 163 KB (8.0), small 99 KB, the least from sm_80 on.
+// The least that a device must give a block: wide 227 KB (9.0, 10.0; d 256 alone), large 161 KB (8.0 and those), small
+// 99 KB, what all from sm_80 on have.
 enum class BackwardSize { wide, large, small };
 
 template <int kHeadDim, BackwardSize kSize, ScoreKind kKind>
 struct BackwardConfig;
-// Up to d 96 one shape is right for both: two blocks an SM where the device has room for them. The general scores need
+// Up to d 96 one shape is right for all: two blocks an SM where the device has room for them. The general scores need
 // registers of their own.
 template <BackwardSize kSize>
 struct BackwardConfig<64, kSize, ScoreKind::plain> : BackwardShape<64, 4, 2, 1, 64, 32, 2, 2, 2> {};

@@ -1,7 +1,8 @@
 // How a warp brings its own 16 keys of a tile to shared memory: dense and packed rows at a constant stride, or pages of
 // any size. Rows at or past the split's last key are zero-filled, never read.
 // Entries of the page table are asked for 32 a warp, a lane an entry, long before their copies, so that none waits for
-// one: of 32 tiles where the 16 keys of a warp are on one page, else of the keys of two tiles.
+// one (at d 256 with more than 8 rows no register is left for that: there a turn's first copies wait): of 32 tiles
+// where the 16 keys of a warp are on one page, else of the keys of two tiles.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ struct DecodeSource {
   const char *k, *v;
   int seqlen_k;
   uint32_t own;
-  bool scattered;    // the 16 keys of a warp may lie on several pages
-  int ahead, after;  // entries of the tiles of this turn and of the next ones
+  bool scattered;             // the 16 keys of a warp may lie on several pages
+  int entries, next_entries;  // of the tiles of this turn and of the next ones
   // Two blocks of rows leave no registers to keep it in, at d 256 nor for entries that are not needed yet.
   static constexpr bool kKept = Config::kRowBlocks == 1, kTwoTurns = Config::kHeadDim * Config::kRowBlocks < 512;
 
@@ -48,8 +49,8 @@ struct DecodeSource {
   __device__ __forceinline__ void look_up() {
     if (p.f.page_size == 0) return;
     const int begin = static_cast<int>(view.tiles.begin);
-    ahead = find(begin);
-    if constexpr (kTwoTurns) after = find(begin + turn());
+    entries = find(begin);
+    if constexpr (kTwoTurns) next_entries = find(begin + turn());
     if constexpr (kKept) place(begin);
   }
 
@@ -80,10 +81,10 @@ struct DecodeSource {
     }
     if (static_cast<uint32_t>(tile + 1 - static_cast<int>(view.tiles.begin)) % turn() == 0) {
       if constexpr (kTwoTurns) {
-        ahead = after;
-        after = find(tile + 1 + turn());
+        entries = next_entries;
+        next_entries = find(tile + 1 + turn());
       } else {
-        ahead = find(tile + 1);
+        entries = find(tile + 1);
       }
     }
     if constexpr (kKept) place(tile + 1);
@@ -158,7 +159,7 @@ struct DecodeSource {
   __device__ __forceinline__ int2 locate(int tile) const {
     const uint32_t index = tile - static_cast<int>(view.tiles.begin), key = threadIdx.x % Config::kWarpKeys;
     const uint32_t holder = scattered ? index * Config::kWarpKeys + key : index;
-    const int entry = __shfl_sync(0xffffffffu, ahead, holder % 32);
+    const int entry = __shfl_sync(0xffffffffu, entries, holder % 32);
     const uint32_t at = static_cast<uint32_t>(view.sequence.kv_row) + first_key(tile) + key;
     return make_int2(static_cast<int>(clamp_to(entry, 0, p.f.num_pages - 1)),
                      static_cast<int>(at - p.page_size.divide(at) * p.page_size.value));

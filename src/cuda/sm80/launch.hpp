@@ -61,7 +61,7 @@ extern const BackwardKernels kBackwardBf16D64, kBackwardBf16D96, kBackwardBf16D1
     kBackwardBf16D256;
 // The same where a block has 227 KB of shared memory.
 extern const BackwardKernels kBackwardF16D256Wide, kBackwardBf16D256Wide;
-// The same where it has less than 160 KB.
+// The same where it has less than the large ones take.
 extern const BackwardKernels kBackwardF16D128Small, kBackwardF16D192Small, kBackwardF16D256Small;
 extern const BackwardKernels kBackwardBf16D128Small, kBackwardBf16D192Small, kBackwardBf16D256Small;
 

@@ -37,7 +37,7 @@ struct BackwardShape {
   static constexpr int kSecondKeyBytes = kPersistent ? kKeyBytes : 0, kOutputBytes = kSecondKeyBytes;
   static constexpr int kStatisticsBytes = 2 * kTileM * 4;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
-  // [K][V][stages x (Q, dO)][2 x dS][P][K][dv, dk][stages x (lse, delta)][control], tiles at multiples of 1024 bytes.
+  // [K][V][stages x (Q, dO)][2 x dS][P][K][dv, dk][stages x (lse, -delta)][control], tiles at multiples of 1024 bytes.
   static constexpr int kValueOffset = kKeyBytes, kQueryOffset = 2 * kKeyBytes;
   static constexpr int kGradOffset = kQueryOffset + kStages * 2 * kQueryBytes;
   static constexpr int kProbOffset = kGradOffset + 2 * kGradBytes;

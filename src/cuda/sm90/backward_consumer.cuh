@@ -60,11 +60,11 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
     if (number > 0) w.release_lanes(&control.q_empty[ring.stage ^ 1]);
 
     w.make_probs(scores, probs, step);
-    const typename Warpgroup::Deltas delta = w.deltas();
+    const typename Warpgroup::MinusDeltas minus_delta = w.minus_deltas();
     ptx::wgmma_wait<0>();
     ptx::pin(d_probs[0]);
     wait(control.grads_empty[ring.stage], ring.phase ^ 1);
-    w.make_grads(scores, d_probs, delta, d_scores);
+    w.make_grads(scores, d_probs, minus_delta, d_scores);
     if (number > 1) w.end_turn(ring.stage);
 
     if constexpr (!kDqFirst) multiply_values();

@@ -16,7 +16,7 @@ struct BackwardControl {
   static constexpr int kViews = Config::kPersistent ? 2 : 1;  // the next one is found while the first is at work
   uint64_t keys_full[kViews], values_full;                    // once a key tile that some query sees
   uint64_t q_full[kStages], q_empty[kStages];                 // Q and lse
-  uint64_t d_o_full[kStages], d_o_empty[kStages];             // dO and delta
+  uint64_t d_o_full[kStages], d_o_empty[kStages];             // dO and -delta
   uint64_t grads_full[2], grads_empty[2];                     // dS, by the consumers for each other
   uint64_t probs_full, probs_empty;                   // P, by one warpgroup for the other where they share the tensors
   uint64_t turn_open[2], turn_done[2], turn_seen[2];  // for dq of a step, in a fixed order of additions
@@ -32,7 +32,7 @@ struct BackwardControl {
     ::cuda::ptx::mbarrier_init(&values_full, 1);
     for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : d_o_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
-    // Of the warpgroups that read lse or delta every lane, of one that reads the tile alone every warp.
+    // Of the warpgroups that read lse or -delta every lane, of one that reads the tile alone every warp.
     constexpr int kReaders = Config::kWide ? 128 + 4 : 128 * Config::kGroups;
     for (uint64_t& barrier : q_empty) ::cuda::ptx::mbarrier_init(&barrier, kReaders);
     for (uint64_t& barrier : d_o_empty) ::cuda::ptx::mbarrier_init(&barrier, kReaders);

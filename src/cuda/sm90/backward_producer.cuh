@@ -36,7 +36,7 @@ struct BackwardProducer {
                                            full, bytes);
   }
 
-  // A tile of Q or dO with kTileM floats of lse or delta.
+  // A tile of Q or dO with kTileM floats of lse or -delta.
   __device__ __forceinline__ void copy_queries(const KeyTileView& view, const CUtensorMap& map, int tensor,
                                                const float* statistics, int stage, const BackwardStep& step,
                                                uint64_t* full) const {

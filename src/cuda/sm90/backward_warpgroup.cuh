@@ -8,6 +8,7 @@
 #include "../ptx/barrier.cuh"
 #include "../ptx/stmatrix.cuh"
 #include "../ptx/wgmma.cuh"
+#include "../tile/dq_sums.cuh"
 #include "../tile/row_store.cuh"
 #include "../tile/score_gradient.cuh"
 #include "backward_control.cuh"
@@ -200,7 +201,7 @@ struct BackwardWarpgroup {
     }
   }
 
-  // Products to P: `operand` is what multiplies dO, `probs` what dP - delta is multiplied with, under a softcap P times
+  // Products to P: `operand` is what multiplies dO (under kPacksLate left to pack_probs()), `probs` what dP - delta is multiplied with, under a softcap P times
   // its derivative.
   template <bool kMasked>
   __device__ __forceinline__ void make_probs(Scores& probs, Operand& operand, int64_t query) const {
@@ -230,8 +231,7 @@ struct BackwardWarpgroup {
           bend = core::softcap_derivative(x, softcap);
           kept[e] = probability(x, e % 2 == 0 ? pair.x : pair.y);
         } else {
-          // Only rounding makes x more than lse; 2^-|x - lse| is free where 2^min(x - lse, 0) takes an instruction.
-          kept[e] = ptx::ex2(-fabsf(fmaf(probs[0][n][e], scale, e % 2 == 0 ? -pair.x : -pair.y)));
+          kept[e] = folded_probability(fmaf(probs[0][n][e], scale, e % 2 == 0 ? -pair.x : -pair.y));
         }
         if constexpr (kMasked) {
           const int column = fragment_column(n, e);
@@ -267,12 +267,12 @@ struct BackwardWarpgroup {
 
   // -delta of the queries of a lane's columns: all loaded before they are wanted or, where registers are short, each
   // then. See BackwardBounds for what such a load takes.
-  struct Deltas {
+  struct MinusDeltas {
     static constexpr bool kAhead = kHolds && kKind == ScoreKind::plain && !Config::kSumsDelta;
     const float* queries;
     float2 held[kAhead ? kTileM / 8 : 1]{};
 
-    __device__ __forceinline__ explicit Deltas(const float* delta) : queries(delta) {
+    __device__ __forceinline__ explicit MinusDeltas(const float* values) : queries(values) {
       if constexpr (kAhead) {
 #pragma unroll
         for (int n = 0; n < kTileM / 8; ++n) held[n] = load(n);
@@ -284,24 +284,24 @@ struct BackwardWarpgroup {
     __device__ __forceinline__ float2 of(int n) const { return kAhead ? held[n] : load(n); }
   };
   // Of the stage's queries.
-  __device__ __forceinline__ Deltas deltas() const {
-    return Deltas(reinterpret_cast<const float*>(tiles + Config::kStatisticsOffset +
-                                                 ring.stage * Config::kStatisticsBytes + kTileM * 4));
+  __device__ __forceinline__ MinusDeltas minus_deltas() const {
+    return MinusDeltas(reinterpret_cast<const float*>(tiles + Config::kStatisticsOffset +
+                                                      ring.stage * Config::kStatisticsBytes + kTileM * 4));
   }
 
   // Where dP is summed from -delta on: that, in the accumulators, before the product is issued.
   __device__ __forceinline__ void begin_d_probs(Scores& d_probs) const {
-    const Deltas delta = deltas();
+    const MinusDeltas minus_delta = minus_deltas();
 #pragma unroll
     for (int n = 0; n < kTileM / 8; ++n) {
-      const float2 pair = delta.load(n);
+      const float2 pair = minus_delta.load(n);
       d_probs[0][n][0] = d_probs[0][n][2] = pair.x;
       d_probs[0][n][1] = d_probs[0][n][3] = pair.y;
     }
   }
 
   // dS of the step: to registers for dk, and to shared memory for dq.
-  __device__ __forceinline__ void make_grads(const Scores& probs, const Scores& d_probs, const Deltas& delta,
+  __device__ __forceinline__ void make_grads(const Scores& probs, const Scores& d_probs, const MinusDeltas& minus_delta,
                                              Operand& operand) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     // Rows are queries, of 64 keys of one warpgroup; lane l names row l % 8 of matrix l / 8.
@@ -313,9 +313,9 @@ struct BackwardWarpgroup {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int n = 2 * step + half;
-        const float2 pair = Config::kSumsDelta ? float2{} : delta.of(n);
-        const auto times = [](float prob, float d_prob, float minus_delta) {
-          return prob * (Config::kSumsDelta ? d_prob : d_prob + minus_delta);
+        const float2 pair = Config::kSumsDelta ? float2{} : minus_delta.of(n);
+        const auto times = [](float prob, float d_prob, float addend) {
+          return prob * (Config::kSumsDelta ? d_prob : d_prob + addend);
         };
         const float(&probs_n)[4] = probs[0][n], (&d_probs_n)[4] = d_probs[0][n];
         operand[step][2 * half] =

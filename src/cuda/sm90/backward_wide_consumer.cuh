@@ -95,14 +95,14 @@ struct WideConsumer {
     } else {
       wait_summed(step);
       typename Warpgroup::Scores probs;
-      const typename Warpgroup::Deltas delta = w.deltas();
+      const typename Warpgroup::MinusDeltas minus_delta = w.minus_deltas();
       wait(w.control.probs_full, parity);
       load_probs(probs);
       w.release_lanes(&w.control.probs_empty);
       wait(w.control.grads_empty[w.ring.stage], w.ring.phase ^ 1);
-      w.make_grads(probs, scores, delta, operand);
+      w.make_grads(probs, scores, minus_delta, operand);
     }
-    // Products with the tile and the reads of its lse or delta are done.
+    // Products with the tile and the reads of its lse or -delta are done.
     w.release_lanes(&empty(kScoreTensor)[w.ring.stage]);
   }
 

@@ -20,7 +20,7 @@ struct TileView : BlockView {
   int32_t pack_index;   // of query heads, in their order
   int32_t batch;        // of the problem, also where q or k and v are packed
   // Of e4m3: scores times score_scale and the row's own scale, where it has one (q_scaled_by_row), are in base 2, o is
-  // times v_scale. Row r of the tile keeps keys [keys_begin + r, keys_end + r) that are below key_count.
+  // times v_scale. The r-th query from first_row on keeps keys [keys_begin + r, keys_end + r) that are below key_count.
   float score_scale, v_scale;
   int32_t keys_begin, keys_end, key_count;
   bool valid;         // false: no more work

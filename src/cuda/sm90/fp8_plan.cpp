@@ -48,6 +48,9 @@ Refusal refuse_features(const Problem& p) {
   if (p.softcap != 0) return {"takes no softcap"};
   if (p.has(TESSERA_FLAG_BIAS)) return {"takes no bias"};
   if (p.has(TESSERA_FLAG_ALIBI)) return {"takes no ALiBi slopes"};
+  // Keys and what a tile of rows adds to them are counted in 32 bits.
+  constexpr int64_t kKeys = INT32_MAX - 4096;
+  if (p.seqlen_k > kKeys) return {"takes at most 2147479551 keys", "seqlen_k", p.seqlen_k};
   return refuse_scales(p);
 }
 
@@ -73,6 +76,7 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
 int run(const Plan& plan, const core::RunContext& context) {
   const Problem& p = plan.problem;
   const tessera_tensors& t = *context.tensors;
+  const Cut c = cut(p, *plan.device);
   Params params{};
   params.fp8 = {scale_of(t.q_scale, p.q_scale),
                 scale_of(t.k_scale, p.k_scale),
@@ -81,9 +85,8 @@ int run(const Plan& plan, const core::RunContext& context) {
                 p.v_mean_stride,
                 p.o.dtype == TESSERA_BF16,
                 p.v_order == 1,
-                false};
-  params.fp8.q_scaled_by_row = t.q_scale != nullptr && (p.q_scale.rows != 0 || cut(p, *plan.device).pack != 1);
-  return run_cut(plan, context, cut(p, *plan.device), &params);
+                t.q_scale != nullptr && (p.q_scale.rows != 0 || c.pack != 1)};
+  return run_cut(plan, context, c, &params);
 }
 
 int prepare(const Plan& plan, tessera_status* status) {

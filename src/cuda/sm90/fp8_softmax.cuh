@@ -18,9 +18,9 @@ struct Fp8Rows {
 // What does not change over the tiles of a view, of the rows of one thread. Kept in shared memory, to which nobody but
 // the thread goes: the registers are full (fp8_config.hpp).
 struct alignas(16) Fp8Notes {
-  int begin[2], end[2];  // keys that the rows keep
+  int begin[2], end[2];  // keys that the rows keep; not written at d 256, see Fp8Consumer::mask
   float scale[2];        // positive: scores times it are in base 2
-  float first_scale[2];  // what scores are multiplied by before, where they are (Fp8Consumer::softmax_tile)
+  float first_scale[2];  // what scores are multiplied by before, where they are (Fp8Consumer::multiply_odd)
   int odd;               // negative: some row of the warp has a scale that is no ordinary positive number
 };
 

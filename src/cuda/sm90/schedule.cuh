@@ -171,11 +171,10 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
     if (!kOpens || step != 0) wait(control.view_empty[views.stage], views.phase ^ 1);
     auto& view = control.views[views.stage];
     if (leads) write_view<Config>(p, piece, view);
+    __syncwarp();  // all lanes have waited for room before others see the view and make room again
     if constexpr (Config::kBytes == 1) {
-      __syncwarp();
       if (leads && piece.valid) write_fp8_view(p, view);
     }
-    if (kOpens) __syncwarp();
     if (kOpens && step == 0) __syncthreads();
     if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_full[views.stage]);
     __syncwarp();

@@ -31,17 +31,6 @@ TESSERA_HD int64_t count_scratch_rows(bool packed, int64_t batch, int64_t seqlen
                 : batch * ((seqlen_q + kScratchRows - 1) / kScratchRows * kScratchRows);
 }
 
-// Offset in dq_sum of the 16 x 8 fragment at (scratch row, column) of one head. A lane's four floats lie together where
-// one instruction adds them, else 32 floats apart, so that a warp's addition of one of them covers 128 bytes.
-TESSERA_HD int64_t dq_fragment(int64_t scratch_rows, int64_t head, int64_t row, int column, int head_dim) {
-  return ((head * scratch_rows + row) / 16 * (head_dim / 8) + column / 8) * 128;
-}
-
-// The same where dq^T is what lies in fragments, 16 columns x 8 rows: a lane's four floats lie together.
-TESSERA_HD int64_t dq_transposed_fragment(int64_t scratch_rows, int64_t head, int64_t row, int column, int head_dim) {
-  return ((head * scratch_rows + row) / 8 * (head_dim / 16) + column / 16) * 128;
-}
-
 // Rows of k and v that a sequence owns, used or not: all of them get a gradient.
 TESSERA_HD int64_t owned_keys(const ForwardParams& p, uint32_t batch) {
   if (p.cu_seqlens_k == nullptr) return p.seqlen_k;

@@ -1,4 +1,4 @@
-// The key tiles of a block of a backward kernel, and the fragments of the sums of dq.
+// The key tiles of a block of a backward kernel.
 #pragma once
 
 #include "../ptx/atomic.cuh"
@@ -66,30 +66,6 @@ __device__ __forceinline__ void take_key_tile(const BackwardParams& p, bool firs
     item = p.f.cu_seqlens_k != nullptr ? count_key_tiles(p, number, tile_n, cursor) : locate_key_tile(p, number);
   view.key_tile = -1;
   if (item.key_tile >= 0) view_key_tile(p, item.head_batch, item.key_tile, tile_n, tile_m, view);
-}
-
-// A warp's fragment of dq is added to the one of the sums at `sums`, or read there; they lie as dq_fragment() says.
-__device__ __forceinline__ void add_dq_fragment(float* sums, const float (&fragment)[4]) {
-  const int lane = threadIdx.x % 32;
-  if (ptx::has_reduce_add_v4()) {
-    ptx::reduce_add_v4(sums + lane * 4, fragment);
-  } else {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) ptx::reduce_add(sums + lane + e * 32, fragment[e]);
-  }
-}
-__device__ __forceinline__ void load_dq_fragment(float (&fragment)[4], const float* sums) {
-  const int lane = threadIdx.x % 32;
-  if (ptx::has_reduce_add_v4()) {
-    const float4 four = *reinterpret_cast<const float4*>(sums + lane * 4);
-    fragment[0] = four.x;
-    fragment[1] = four.y;
-    fragment[2] = four.z;
-    fragment[3] = four.w;
-  } else {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) fragment[e] = sums[lane + e * 32];
-  }
 }
 
 }  // namespace tessera::cuda
