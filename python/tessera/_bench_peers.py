@@ -127,7 +127,7 @@ def textbook(case: Case, baselines: Baselines | None, row: type[Textbook] = Text
     return {"": row(baselines, case)}
 
 
-_modules: dict[str, Any] = {}
+_modules: dict[str, Any] = {}  # by name: the module, or in words why there is none
 
 
 def installed(name: str) -> Any:
@@ -136,9 +136,10 @@ def installed(name: str) -> Any:
         try:
             _modules[name] = importlib.import_module(name)
         except Exception as error:
-            _modules[name] = Refused(f"import {name}: {type(error).__name__}: {first_line(error)}")
-    if isinstance(_modules[name], Refused):
-        raise _modules[name]
+            _modules[name] = f"import {name}: {type(error).__name__}: {first_line(error)}"
+    if isinstance(_modules[name], str):
+        # A new one each time: an exception keeps the frames it went through, and with them a case's tensors.
+        raise Refused(_modules[name])
     return _modules[name]
 
 

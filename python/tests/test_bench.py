@@ -1,6 +1,8 @@
 """The bench's own parts: cells, useful pairs, the float64 judge, the lines of a table."""
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -160,6 +162,18 @@ def test_the_grid_is_the_one_of_the_committed_peers():
 def test_a_peer_that_is_not_installed_says_so():
     with pytest.raises(peers.Refused, match="no_such_package"):
         peers.installed("no_such_package")
+
+
+def test_a_missing_peer_keeps_no_case_alive():
+    def candidates():
+        case = Case(CPU_CELLS[3])
+        with pytest.raises(peers.Refused):
+            peers.installed("no_such_package")
+        return weakref.ref(case)
+
+    first, second = candidates(), candidates()
+    gc.collect()
+    assert first() is None and second() is None
 
 
 def row(problem, tflops, **others):
