@@ -3,7 +3,7 @@
     python -m tessera.bench PROBLEM...                 problem text: "fwd bf16 b4 hq16 sq4096 d128 causal cuda"
     python -m tessera.bench --suite forward --out F    16k tokens, hidden 2048, d 64, 128, 256, N 512 to 16384
     python -m tessera.bench --suite special            GQA, packed, window, short work; errors on outliers
-    python -m tessera.bench --suite backward           gradients on that grid, some in a fixed order; GQA, window, packed
+    python -m tessera.bench --suite backward           gradients there, some in a fixed order; GQA, window, packed
     python -m tessera.bench --suite recompute          forward and backward, S computed again beside S and P kept
     python -m tessera.bench --suite decode             one query over long caches: microseconds, TB/s of K and V
     python -m tessera.bench --suite story --ncu also   textbook, FlashAttention-1, -2 and -3 beside one another; CPU too

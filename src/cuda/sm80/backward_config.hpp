@@ -36,8 +36,8 @@ struct BackwardShape {
 
   static constexpr int kKeyBytes = kTileN * kHeadDim * 2, kQueryBytes = kTileM * kHeadDim * 2;
   static constexpr int kGradBytes = kTileN * kTileM * 2, kStatisticsBytes = 2 * kTileM * 4;
-  // [K][V][stages x (Q, dO)][dS^T][P^T where shared][lse, -delta]. Two blocks of the shapes up to d 96 fit the 164 KB of
-  // an 8.0, with what every block has reserved.
+  // [K][V][stages x (Q, dO)][dS^T][P^T where shared][lse, -delta]. Two blocks of the shapes up to d 96 fit the 164 KB
+  // of an 8.0, with what every block has reserved.
   static constexpr int kValueOffset = kKeyBytes, kQueryOffset = 2 * kKeyBytes;
   static constexpr int kGradOffset = kQueryOffset + kStages * 2 * kQueryBytes;
   static constexpr int kProbOffset = kGradOffset + kGradBytes;

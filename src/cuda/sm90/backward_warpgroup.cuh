@@ -201,8 +201,8 @@ struct BackwardWarpgroup {
     }
   }
 
-  // Products to P: `operand` is what multiplies dO (under kPacksLate left to pack_probs()), `probs` what dP - delta is multiplied with, under a softcap P times
-  // its derivative.
+  // Products to P: `operand` is what multiplies dO (under kPacksLate left to pack_probs()), `probs` what dP - delta is
+  // multiplied with, under a softcap P times its derivative.
   template <bool kMasked>
   __device__ __forceinline__ void make_probs(Scores& probs, Operand& operand, int64_t query) const {
     const auto* lse =

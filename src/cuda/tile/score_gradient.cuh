@@ -1,5 +1,6 @@
 // Probabilities and score gradients from recomputed products, elementwise:
-//   x = the score as in forward;  P = e^min(x - lse, 0) or e^-|x - lse|;  dX = P * (dP - delta);  dC = dX * d capped / d c
+//   x = the score as in forward;  P = e^min(x - lse, 0) or e^-|x - lse|;  dX = P * (dP - delta);
+//   dC = dX * d capped / d c
 // Scores are transposed: a lane's fragment rows are keys, its columns queries.
 // Invariant: what the band hides, and rows whose lse is +inf, have P = 0 and dX = 0.
 #pragma once
