@@ -19,8 +19,9 @@ namespace context = boost::context::detail;
 
 constexpr size_t kStackBytes = 256 * 1024, kGuardBytes = 4096;
 // How often threads may poll memory while nothing else happens in their block. Where blocks follow one another, all
-// that a thread may wait for has happened; where they run beside one another, the others need time.
-constexpr int64_t kMostSpins = 100'000, kMostSpinsBesideOthers = 10'000'000;
+// that a thread may wait for has happened, or does within a step of the block's own threads; where they run beside one
+// another, the others need time.
+constexpr int64_t kMostSpins = 1'000'000, kMostSpinsBesideOthers = 10'000'000;
 
 thread_local Block* running_block = nullptr;
 
