@@ -28,8 +28,8 @@ ALLOWED_BYTES = {
     # spill nothing at d 128, and at d 64 keep half of an address there, loaded once a step of 3900 cycles.
     "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
     "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
-    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 148,
-    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 148,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 116,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 116,
     # The portable backward at d 64, for 12.0 alone: a few numbers of the loop over heads.
     "sm8015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 24,
     "sm8015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 24,

@@ -31,10 +31,11 @@ INSTANTIATE_TEST_SUITE_P(
                       "b2 hq4 hkv1 sq150 d64 window=17,5", "b1 hq2 sq300 d128 window=64,0",
                       "b1 hq2 sq150 sk170 d128 window=3,40 topleft", "b1 hq2 sq70 sk90 d64 scale=-0.3",
                       "b1 hq2 sq70 sk90 d64 scale=0", "b1 hq2 sq70 sk90 d128 scale=2.5 causal",
-                      "b2 hq2 sq100 sk130 d64 softcap=5 causal", "b2 hq2 sq100 sk130 d128 alibi causal",
-                      "b1 hq4 hkv2 sq80 d256 alibi softcap=20", "b2 hq4 sq70 sk190 d64 sinks causal",
-                      "b1 hq2 sq130 sk70 d128 sinks causal", "b2 hq2 sq65 sk70 d64 dlse",
-                      "b1 hq8 hkv1 sq70 sk90 d64 dlse", "b2 hq2 sq65 sk70 d96 mask causal",
+                      // Rows of one key each: P is 1, also where rounding puts x above lse.
+                      "b1 hq1 sq65 sk193 d64 causal scale=100 seed=3", "b2 hq2 sq100 sk130 d64 softcap=5 causal",
+                      "b2 hq2 sq100 sk130 d128 alibi causal", "b1 hq4 hkv2 sq80 d256 alibi softcap=20",
+                      "b2 hq4 sq70 sk190 d64 sinks causal", "b1 hq2 sq130 sk70 d128 sinks causal",
+                      "b2 hq2 sq65 sk70 d64 dlse", "b1 hq8 hkv1 sq70 sk90 d64 dlse", "b2 hq2 sq65 sk70 d96 mask causal",
                       "b1 hq3 sq65 sk170 d256 mask", "b1 hq2 sq129 sk140 d200 dv24 causal"));
 INSTANTIATE_TEST_SUITE_P(Biases, GpuBackward,
                          ::testing::Values("b2 hq2 sq65 sk70 d64 bias=bh dbias",

@@ -28,7 +28,8 @@ class BackwardCase(Case):
     def __init__(self, text: str):
         super().__init__(text)
         self.d_o = self.random(False, *self.q.shape[:-1], self.problem.head_dim_v)
-        words = [word for word in text.split()[1:] if word != "deterministic" and not word.startswith("kernel=")]
+        words = [word for word in text.split() if word not in ("bwd", "deterministic")]
+        words = [word for word in words if not word.startswith("kernel=")]
         forward = Runner(Case(" ".join(["fwd", *words])))
         forward.tensors = tensors_of(self, forward.out, forward.lse)  # this case's q, k and v
         forward()

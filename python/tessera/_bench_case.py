@@ -22,6 +22,8 @@ DTYPES = {_c.F16: torch.float16, _c.BF16: torch.bfloat16, _c.F32: torch.float32}
 def lengths_of(p: Problem, text: str) -> list[int]:
     """Query lengths, one a sequence; keys have the same where they are packed."""
     given = [word[5:] for word in text.split() if word.startswith("lens=")]
+    if p.layout_q == _c.PACKED and p.seqlen_q != p.seqlen_k:
+        raise BadInput(f"{text!r}: expected sk=sq where sequences are packed")
     if p.layout_q != _c.PACKED or not given or given[0] == "equal":
         return [p.seqlen_q] * p.batch
     numbers = given[0].split(":")

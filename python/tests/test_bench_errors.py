@@ -58,6 +58,7 @@ WRONG = {
     "int8 in prefill": ([f"{CELL} kv=int8"], "'kv=int8' in"),
     "type": (["fwd f64 sq64 d64 cuda"], "'fwd f64 sq64 d64 cuda': expected a dense or packed f16, bf16 or f32"),
     "output": ([f"{CELL} o=f32"], "'o=f32' in"),
+    "packed keys": (["bwd bf16 b2 hq1 sq64 sk32 d64 packed cuda"], "expected sk=sq where sequences are packed"),
     "lengths": (["fwd bf16 b2 hq1 sq64 d64 packed lens=64:64:1 cuda"], "lens=64:64:1"),
     "backward": (["bwd bf16 b2 hq1 sq64 d64 paged=16 cuda"], "'paged=16' in 'bwd bf16 b2 hq1 sq64 d64 paged=16 cuda'"),
     "backward in recompute": (

@@ -231,7 +231,7 @@ struct BackwardWarpgroup {
           bend = core::softcap_derivative(x, softcap);
           kept[e] = probability(x, e % 2 == 0 ? pair.x : pair.y);
         } else {
-          kept[e] = folded_probability(fmaf(probs[0][n][e], scale, e % 2 == 0 ? -pair.x : -pair.y));
+          kept[e] = probability(fmaf(probs[0][n][e], scale, e % 2 == 0 ? -pair.x : -pair.y));
         }
         if constexpr (kMasked) {
           const int column = fragment_column(n, e);

@@ -1,6 +1,5 @@
 // Probabilities and score gradients from recomputed products, elementwise:
-//   x = the score as in forward;  P = e^min(x - lse, 0) or e^-|x - lse|;  dX = P * (dP - delta);
-//   dC = dX * d capped / d c
+//   x = the score as in forward;  P = e^min(x - lse, 0);  dX = P * (dP - delta);  dC = dX * d capped / d c
 // Scores are transposed: a lane's fragment rows are keys, its columns queries.
 // Invariant: what the band hides, and rows whose lse is +inf, have P = 0 and dX = 0.
 #pragma once
@@ -20,9 +19,7 @@ struct QueryStatistics {
 
 // 2^min(x - lse, 0), both to base 2: a rounded lse near 1e11 must not make it infinite.
 __device__ __forceinline__ float probability(float x_minus_lse) { return ptx::ex2(fminf(x_minus_lse, 0.0f)); }
-// 2^-|x - lse|, whose sign is free where the minimum is an instruction (docs/decisions/probability-above-lse.md).
-__device__ __forceinline__ float folded_probability(float x_minus_lse) { return ptx::ex2(-fabsf(x_minus_lse)); }
-// probability() of a natural x.
+// The same of a natural x.
 __device__ __forceinline__ float probability(float x, float lse_log2) {
   return probability(fmaf(x, static_cast<float>(core::kLog2E), -lse_log2));
 }
