@@ -113,6 +113,17 @@ TEST(DecodeGrowthFull, TokenByTokenInAnySplits) {
   }
 }
 
+// A problem whose partial states no 64 bits count: the row says so instead of planning with a wrong size.
+TEST(CpuDecode, StatesPast64BitsAreRefused) {
+  tessera_problem problem;
+  const char* text = "fwd f32 b64000019 hq88888886 sq44 d1 kernel=cpu.portable.decode cpu";
+  ASSERT_EQ(tessera_problem_parse(text, &problem, nullptr), TESSERA_OK);
+  tessera_plan* plan = nullptr;
+  tessera_status status{};
+  EXPECT_EQ(tessera_plan_create(&problem, &plan, &status), TESSERA_UNSUPPORTED);
+  EXPECT_NE(std::string(status.message).find("2^58"), std::string::npos) << status.message;
+}
+
 TEST(CpuDecode, LayoutsGroupsAndTerms) {
   constexpr const char* kLayouts[] = {"", "packed", "paged=16 pages=shuffled", "paged=5", "layout=bhsd"};
   constexpr const char* kTerms[] = {"causal", "window=70,0 sinks", "alibi softcap=5", "bias=bh", "mask", "leftpad"};
