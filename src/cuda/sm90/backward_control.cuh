@@ -22,7 +22,7 @@ struct BackwardControl {
   uint64_t turn_open[2], turn_done[2], turn_seen[2];  // for dq of a step, in a fixed order of additions
   KeyTileView views[kViews];
   // Of persistent blocks alone. The producer's cursor lies here, since its thread has few registers.
-  KeyTileCursor cursor;
+  PackedCursor cursor;
   uint64_t values_empty, view_full[kViews], view_empty[kViews];
 
   // turn_threads: those of backward_turns.cuh that are at work.

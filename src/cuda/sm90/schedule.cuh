@@ -15,19 +15,14 @@ struct Piece {
   bool valid;  // false: the index is past the last
 };
 
-// How far the packed sequences are counted: tiles before sequence `first`.
-struct PackedCursor {
-  uint32_t first = 0, before = 0;
-};
-
 // Piece `index` of packed queries, counted over the tiles that are there, sequence by sequence, each from its last tile
 // to its first over all heads. Called by a whole warp, with indices that grow; a lane counts one sequence.
 template <class Config>
 __device__ __forceinline__ Piece find_packed(const Params& p, uint32_t index, PackedCursor& cursor) {
   const uint32_t batches = p.forward.schedule.head_batches / p.packs, rows = static_cast<uint32_t>(p.tile_rows);
   const uint32_t lane = threadIdx.x % 32;
-  for (; cursor.first < batches; cursor.first += 32) {
-    const uint32_t batch = cursor.first + lane;
+  for (; cursor.batch < batches; cursor.batch += 32) {
+    const uint32_t batch = cursor.batch + lane;
     uint32_t tiles = 0;
     if (batch < batches) tiles = (static_cast<uint32_t>(packed_rows(p.forward, batch).size()) + rows - 1) / rows;
     const uint32_t own = tiles * p.packs;
@@ -42,7 +37,7 @@ __device__ __forceinline__ Piece find_packed(const Params& p, uint32_t index, Pa
       const int at = __ffs(static_cast<int>(beyond)) - 1;
       const uint32_t rest = index - cursor.before - __shfl_sync(0xffffffffu, sum - own, at);
       const uint32_t from_last = rest / p.packs;
-      return {cursor.first + at, rest - from_last * p.packs, __shfl_sync(0xffffffffu, tiles, at) - 1 - from_last, 0,
+      return {cursor.batch + at, rest - from_last * p.packs, __shfl_sync(0xffffffffu, tiles, at) - 1 - from_last, 0,
               true};
     }
     cursor.before += __shfl_sync(0xffffffffu, sum, 31);

@@ -48,11 +48,6 @@ struct KeyTileView {
   int key_tile, query_begin, query_end, plain_begin, plain_end, whole_end;
 };
 
-// How far a block has counted the key tiles of packed sequences: `before` of all heads before sequence `batch`.
-struct KeyTileCursor {
-  uint32_t batch = 0, before = 0;
-};
-
 TESSERA_HD void view_key_tile(const BackwardParams& p, uint32_t head_batch, int key_tile, int tile_n, int tile_m,
                               KeyTileView& view) {
   view.batch = head_batch / p.heads_kv;

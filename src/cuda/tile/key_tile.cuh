@@ -28,9 +28,10 @@ __device__ __forceinline__ void find_key_tile(const BackwardParams& p, int tile_
 }
 
 // Key tile `number` of packed sequences, counted over the tiles that are there: sequence by sequence, each in groups of
-// heads, from its first tile to its last or, with turns, the other way round. Numbers grow from call to call.
+// heads, from its first tile to its last or, with turns, the other way round. Numbers grow from call to call. One
+// thread counts, since no warp of the block is free; forward's scheduler is a warp, and counts 32 sequences at a time.
 __device__ __forceinline__ KeyTileItem count_key_tiles(const BackwardParams& p, uint32_t number, int tile_n,
-                                                       KeyTileCursor& cursor) {
+                                                       PackedCursor& cursor) {
   const auto heads = static_cast<uint32_t>(p.heads_kv);
 #pragma unroll 1
   for (; cursor.batch < static_cast<uint32_t>(p.batch); ++cursor.batch) {
@@ -53,7 +54,7 @@ __device__ __forceinline__ KeyTileItem count_key_tiles(const BackwardParams& p, 
 // With turns every number is a ticket, see backward_turns.cuh. Else a block begins with its own number. Without a
 // ticket, where nothing zeroes it, blocks are at least as many as tiles.
 __device__ __forceinline__ void take_key_tile(const BackwardParams& p, bool first, int tile_n, int tile_m,
-                                              KeyTileCursor& cursor, KeyTileView& view) {
+                                              PackedCursor& cursor, KeyTileView& view) {
   const uint32_t tiles = p.f.schedule.query_blocks * p.f.schedule.head_batches;
   uint32_t number = blockIdx.x;
   if (p.turns != nullptr) {

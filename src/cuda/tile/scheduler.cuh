@@ -40,6 +40,11 @@ struct SequenceView {
   core::Band band;
 };
 
+// How far a block has counted the tiles of packed sequences: `before` of all heads lie before sequence `batch`.
+struct PackedCursor {
+  uint32_t batch = 0, before = 0;
+};
+
 // Rows of q and o that belong to a packed sequence.
 TESSERA_HD core::Range packed_rows(const ForwardParams& p, uint32_t batch) {
   const int64_t begin = clamp_to(p.cu_seqlens_q[batch], 0, p.total_q);
