@@ -155,9 +155,9 @@ Refusal refuse_decode(const Problem& problem) {
   if (problem.k.dtype == dtype && rows > kMaxDecodeRows)
     return {"seqlen_q * group above 128", "seqlen_q * group", rows};
   // The splits' partial states, in double because the product itself may not fit 64 bits.
-  const double strips = double((rows + kDecodeStrip - 1) / kDecodeStrip);
+  const int64_t strips = (rows + kDecodeStrip - 1) / kDecodeStrip;
   const double state_bytes = double(kDecodeStrip) * double(4 * round_up(problem.head_dim_v, 16) + 64);
-  const double states = double(problem.batch) * problem.heads_kv * strips * double(most_splits(problem));
+  const double states = double(problem.batch) * double(problem.heads_kv) * double(strips) * double(most_splits(problem));
   if (states * state_bytes > 0x1p58)
     return {"needs a workspace past 2^58 bytes for these sequences", "batch", problem.batch};
   return {};
