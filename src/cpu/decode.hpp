@@ -40,6 +40,10 @@ class DecodeRun {
     PartialHeader* header;
     int64_t k, v;  // bytes from a key's row of the first head to this one's
   };
+  // What is asked for during a head's keys and during its values.
+  struct Ahead {
+    RowsAhead keys, values;
+  };
 
  public:
   DecodeRun(const DecodeCall& call, const DecodeUnit& unit, std::byte* task, std::byte* partial, int64_t head_bytes)
@@ -61,6 +65,8 @@ class DecodeRun {
     k_scales_ = scales_of(tensors_.k_scale, problem_.k_scale);
     v_scales_ = scales_of(tensors_.v_scale, problem_.v_scale);
     has_terms_ = problem_.softcap > 0 || problem_.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
+    for (int64_t s = 0; s < kFarStreams; ++s)
+      stream_head_bytes_[s] = (s % 2 == 0 ? problem_.k : problem_.v).head_stride * Element::kBytes;
     const int64_t used = unit.sequence.seqlen_q * problem_.group;
     row_count_ = (unit.row_end < used ? unit.row_end : used) - unit.row_begin;
     if (row_count_ < 0) row_count_ = 0;
@@ -83,8 +89,8 @@ class DecodeRun {
       if (v_scales_ == Scales::by_key) locate_scales(block, problem_.v_scale, v_scale_at_);
       for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h) {
         const Head head = head_at(h);
-        locate_ahead(head, h, block.size(), next.size(), parity);
-        score_block(head, h, block, parity);
+        const Ahead ahead = locate_ahead(head, h, block.size(), next.size(), parity);
+        score_block(head, h, block, parity, ahead.keys);
         softmax_block(head, h, block);
         products_.values({{v_rows(parity), head.v, block.size(), problem_.head_dim_v},
                           row_count_,
@@ -92,7 +98,7 @@ class DecodeRun {
                           alpha_,
                           head.o,
                           tiles_.head_dim_v_padded},
-                         {v_ahead(), tiles_.near_rows > 0});
+                         ahead.values);
       }
     }
     for (int32_t h = unit_.head_begin; h < unit_.head_end; ++h)
@@ -176,8 +182,7 @@ class DecodeRun {
 
   const std::byte** k_rows(int64_t parity) const { return address_ + parity * kDecodeBlock; }
   const std::byte** v_rows(int64_t parity) const { return address_ + (2 + parity) * kDecodeBlock; }
-  const std::byte** k_ahead() const { return address_ + 4 * kDecodeBlock; }
-  const std::byte** v_ahead() const { return address_ + 5 * kDecodeBlock; }
+  const std::byte** ahead(int64_t list) const { return address_ + (4 + list) * kDecodeBlock; }
 
   // Where the rows of the unit's first head lie. Past the last key it stands in itself, up to a multiple of
   // kDecodeKeyUnit; the mask overwrites its scores.
@@ -197,28 +202,33 @@ class DecodeRun {
 
   // What is asked for during a head's keys and values. Near: values follow the keys, then come the keys of the next
   // head, after the last one of the next block.
-  void locate_ahead(const Head& head, int32_t h, int64_t count, int64_t next_count, int64_t parity) {
+  Ahead locate_ahead(const Head& head, int32_t h, int64_t count, int64_t next_count, int64_t parity) {
     const int64_t k_bytes = problem_.k.head_stride * Element::kBytes,
                   v_bytes = problem_.v.head_stride * Element::kBytes;
+    const int64_t heads = unit_.head_end - unit_.head_begin, index = h - unit_.head_begin;
     const RowsInUse keys = {k_rows(parity), count, head.k}, values = {v_rows(parity), count, head.v};
     const RowsInUse next_keys = {k_rows(parity ^ 1), next_count, 0}, next_values = {v_rows(parity ^ 1), next_count, 0};
-    if (tiles_.near_rows > 0 || next_count == 0) {
-      const RowsInUse other = {k_rows(parity), count, head.k + k_bytes};
-      rows_near(keys, values, tiles_.near_rows, k_ahead());
-      rows_near(values, h + 1 == unit_.head_end ? next_keys : other, tiles_.near_rows, v_ahead());
-    } else {
-      const int64_t heads = unit_.head_end - unit_.head_begin, first = (h - unit_.head_begin) * count;
-      rows_far(next_keys, heads, k_bytes, first, count, k_ahead());
-      rows_far(next_values, heads, v_bytes, first, count, v_ahead());
+    const bool has_far = count == kDecodeBlock && next_count > 0;
+    const std::byte **k_near = ahead(0), **v_near = ahead(1), **far = ahead(2);
+    if (has_far && tiles_.near_rows == 0) {
+      rows_far(next_keys, heads, k_bytes, index * kDecodeBlock, kDecodeBlock, far);
+      rows_far(next_values, heads, v_bytes, index * kDecodeBlock, kDecodeBlock, far + kDecodeBlock);
+      return {{nullptr, far}, {nullptr, far + kDecodeBlock}};
     }
-    repeat_last(k_ahead(), count);
+    const RowsInUse other = {k_rows(parity), count, head.k + k_bytes};
+    rows_near(keys, values, tiles_.near_rows, k_near);
+    rows_near(values, h + 1 == unit_.head_end ? next_keys : other, tiles_.near_rows, v_near);
+    repeat_last(k_near, count);
+    if (!has_far) return {{k_near, k_near}, {v_near, v_near}};
+    rows_in_streams(next_keys, next_values, stream_head_bytes_, heads, index, far);
+    return {{k_near, far}, {v_near, far + kDecodeBlock}};
   }
   // Products take keys in units, also where a block ends between them.
   static void repeat_last(const std::byte** rows, int64_t count) {
     for (int64_t j = count; j % kDecodeKeyUnit != 0; ++j) rows[j] = rows[j - 1];
   }
 
-  void score_block(const Head& head, int32_t h, core::Range block, int64_t parity) {
+  void score_block(const Head& head, int32_t h, core::Range block, int64_t parity, RowsAhead ahead) {
     products_.scores({{k_rows(parity), head.k, block.size(), problem_.head_dim_qk},
                       h - unit_.head_begin,
                       row_count_,
@@ -226,7 +236,7 @@ class DecodeRun {
                       tiles_.head_dim_qk_padded,
                       factor_ * scale_of(k_scales_, tensors_.k_scale, problem_.k_scale, h),
                       scores_},
-                     {k_ahead(), tiles_.near_rows > 0});
+                     ahead);
     if (k_scales_ == Scales::by_key) scale_rows(h, block, tensors_.k_scale, problem_.k_scale, k_scale_at_);
   }
 
@@ -324,6 +334,7 @@ class DecodeRun {
   float *scores_, *bias_, *scale_;
   const std::byte** address_;
   alignas(64) float alpha_[kDecodeStrip];
+  int64_t stream_head_bytes_[kFarStreams];
   int64_t k_scale_at_[kDecodeBlock], v_scale_at_[kDecodeBlock];
   int64_t row_count_ = 0;
   float factor_;

@@ -70,7 +70,7 @@ DecodeTiles make_tiles(const Problem& problem, int64_t heads, bool with_tiles) {
   tiles.scores_at = take(rows * kDecodeStride * 4);
   tiles.bias_at = take(kDecodeBlock * 4);
   tiles.scale_at = take(kDecodeBlock * 4);
-  tiles.address_at = take(6 * kDecodeBlock * int64_t{sizeof(void*)});
+  tiles.address_at = take(8 * kDecodeBlock * int64_t{sizeof(void*)});
   if (with_tiles) take_tile_memory(problem, &tiles, take);
   tiles.task_bytes = round_up(at, 256);
   tiles.partial_o_at = round_up(tiles.rows * int64_t{sizeof(PartialHeader)}, 64);
@@ -157,7 +157,8 @@ Refusal refuse_decode(const Problem& problem) {
   // The splits' partial states, in double because the product itself may not fit 64 bits.
   const int64_t strips = (rows + kDecodeStrip - 1) / kDecodeStrip;
   const double state_bytes = double(kDecodeStrip) * double(4 * round_up(problem.head_dim_v, 16) + 64);
-  const double states = double(problem.batch) * double(problem.heads_kv) * double(strips) * double(most_splits(problem));
+  const double states =
+      double(problem.batch) * double(problem.heads_kv) * double(strips) * double(most_splits(problem));
   if (states * state_bytes > 0x1p58)
     return {"needs a workspace past 2^58 bytes for these sequences", "batch", problem.batch};
   return {};

@@ -16,25 +16,24 @@ inline constexpr int kDecodeRows = 4;
 template <class V>
 inline constexpr int kDecodeWidth = V::kVecs > 1 ? 4 : 1;
 inline constexpr int64_t kPair = 32;  // elements that load_pair takes
+// Keys and values of four quarters of the next block in turns (docs/notes/cpu.md).
+inline constexpr int64_t kFarStreams = 8;
 
-// What is asked for while a head's keys or values are worked on: with row j of them row j of a list that holds, by the
-// plan's choice (docs/notes/cpu.md),
-// near: what comes some rows later in the order of use, into L1. No product then waits for L2, whose misses queue
-//   behind those of memory.
-// far: the next block in the order of memory, key by key and the unit's heads within each, into L2. The hardware
-//   follows a few streams, not many that lie a head's row apart.
+// What is asked for while a head's keys or values are worked on: with row j of them row j of two lists
+// (docs/notes/cpu.md),
+// far: the next block into L2, in the order of memory in a few streams at once, which the hardware follows; it does not
+//   follow many that lie a head's row apart.
+// near: what comes some rows later in the order of use, into L1, so that no product waits for L2, whose misses queue
+//   behind those of memory. Null where L1 is too small.
 // One row at a time: in one burst the requests would fill the core's few outstanding misses and stall it.
 struct RowsAhead {
-  const std::byte* const* rows;
-  bool near;
+  const std::byte* const* near;
+  const std::byte* const* far;
 
   // The line of 64 bytes from `byte` on of row j.
   [[gnu::always_inline]] void ask(int64_t j, int64_t byte) const {
-    if (near) {
-      __builtin_prefetch(rows[j] + byte, 0, 3);
-    } else {
-      __builtin_prefetch(rows[j] + byte, 0, 2);
-    }
+    __builtin_prefetch(far[j] + byte, 0, 2);
+    if (near != nullptr) __builtin_prefetch(near[j] + byte, 0, 3);
   }
   // The lines that begin in `kBytes` bytes from `byte`, a multiple of kBytes, on.
   template <int kBytes>
@@ -71,6 +70,30 @@ inline void rows_far(const RowsInUse& next, int64_t heads, int64_t head_bytes, i
     const bool left = key < next.count;
     to[j] = next.rows[left ? key : next.count - 1] + (left ? head : heads - 1) * head_bytes;
     if (++head == heads) head = 0, ++key;
+  }
+}
+// to[0 .. 2 kDecodeBlock): what head `index` of `heads` asks for of the next block, a row of each stream in turn; the
+// heads of stream s lie head_bytes[s] apart. Rows of keys that are not there are those of the last one.
+// On vectors, which must not be loaded from what was stored just before: such a load waits for all stores in flight.
+inline void rows_in_streams(const RowsInUse& keys, const RowsInUse& values, const int64_t (&head_bytes)[kFarStreams],
+                            int64_t heads, int64_t index, const std::byte** to) {
+  constexpr int64_t kShare = 2 * kDecodeBlock / kFarStreams;  // keys of a stream, and rows that a head asks it for
+  int64_t key = index * kShare / heads, head = index * kShare % heads;
+  for (int64_t j = 0; j < kShare; head = 0, ++key) {
+    const std::byte* row[kFarStreams];
+#pragma GCC unroll 8
+    for (int64_t s = 0; s < kFarStreams; ++s) {
+      const RowsInUse& all = s % 2 == 0 ? keys : values;
+      const int64_t own = s / 2 * kShare + key;
+      row[s] = all.rows[own < all.count ? own : all.count - 1] + head * head_bytes[s];
+    }
+    for (const int64_t end = kShare < j + heads - head ? kShare : j + heads - head; j < end; ++j, to += kFarStreams) {
+#pragma GCC unroll 8
+      for (int64_t s = 0; s < kFarStreams; ++s) {
+        to[s] = row[s];
+        row[s] += head_bytes[s];
+      }
+    }
   }
 }
 
