@@ -165,8 +165,7 @@ class Bench {
 
   void take_turns(const Request& request, ColdCaches* caches, std::vector<Contender>* contenders) {
     const int threads = request.problem.threads > 0 ? request.problem.threads : machine_threads();
-    const int32_t isa = request.problem.isa, dtype = request.problem.q.dtype;
-    FmaProbe probe(isa, dtype, threads);
+    FmaProbe probe(request.problem, threads);
     if (!read_probe_ || read_probe_->threads() != threads) read_probe_ = std::make_unique<ReadProbe>(threads);
     read_probe_->forget();
     rotate(

@@ -54,15 +54,18 @@ const ProbeLoops& probe_loops(int32_t isa_cap) {
   return kProbePortable;
 }
 
-FmaProbe::FmaProbe(int32_t isa_cap, int32_t dtype, int threads) : threads_(threads) {
-  const ProbeLoops& loops = probe_loops(isa_cap);
+FmaProbe::FmaProbe(const tessera_problem& problem, int threads) : threads_(threads) {
+  const ProbeLoops& loops = probe_loops(problem.isa);
+  const int32_t dtype = problem.q.dtype;
   loop_ = dtype == TESSERA_F64 ? loops.fma_f64 : loops.fma_f32;
   name_ = loops.name;
 #if defined(__x86_64__)
-  const bool capped = isa_cap != TESSERA_ISA_AUTO && isa_cap < TESSERA_ISA_AMX;
-  if ((dtype == TESSERA_BF16 || dtype == TESSERA_F16) && core::cpu_info().has_amx_bf16 && !capped) {
+  const bool capped = problem.isa != TESSERA_ISA_AUTO && problem.isa < TESSERA_ISA_AMX;
+  const bool in_parts = dtype == TESSERA_F32 && problem.pass == TESSERA_FORWARD;
+  if ((dtype == TESSERA_BF16 || dtype == TESSERA_F16 || in_parts) && core::cpu_info().has_amx_bf16 && !capped) {
     loop_ = probe_tiles_bf16;
-    name_ = "amx-bf16";
+    products_ = in_parts ? 6 : 1;
+    name_ = in_parts ? "amx-bf16 in six products" : "amx-bf16";
     unit_ = "AMX";
   }
 #endif
@@ -79,7 +82,7 @@ void FmaProbe::sample() {
       iterations_ *= 2;
       continue;
     }
-    samples_.push_back(total / seconds);
+    samples_.push_back(total / seconds / products_);
     return;
   }
 }

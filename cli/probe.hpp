@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/tensor.hpp"
+#include "tessera/tessera.h"
 
 namespace tessera::cli {
 
@@ -28,11 +29,12 @@ double probe_tiles_bf16(int64_t iterations);  // as fma_f32, on AMX tiles
 const ProbeLoops& probe_loops(int32_t isa_cap);
 
 // The median of samples taken between the runs of kernels, which thus meet the same clock and the same neighbours, on
-// `threads` threads at once: multiply-adds of the unit that a kernel for `dtype` can use under the cap, that is the
-// tiles for 16-bit types where the machine has them, else the vector unit.
+// `threads` threads at once: multiply-adds of the unit that a kernel for the problem's type can use under its cap, that
+// is the tiles for 16-bit types and forward for f32 (a sixth of it, in six products) where the machine has them, else
+// the vector unit.
 class FmaProbe {
  public:
-  FmaProbe(int32_t isa_cap, int32_t dtype, int threads);
+  FmaProbe(const tessera_problem& problem, int threads);
   void sample();  // about 5 ms
   double flops_per_second() const;
   std::string text() const;                   // "139 GFLOP/s (avx2, 2 threads)"
@@ -41,7 +43,7 @@ class FmaProbe {
  private:
   double (*loop_)(int64_t iterations);
   const char *name_, *unit_ = "FMA";
-  int threads_;
+  int threads_, products_ = 1;  // that one multiply-add takes
   int64_t iterations_ = 1024;
   std::vector<double> samples_;
 };

@@ -2,8 +2,10 @@
 // the CPU and the kernel permit them; and each reason for refusing, on devices made up for it.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -56,7 +58,7 @@ TEST(AmxForward, BandsAndTerms) {
   for (const char* words : kWords) {
     // Around units of 32 rows, steps of 64 keys and chunks of 256.
     constexpr const char* kSizes[] = {"sq33 sk65", "sq64 sk64", "sq31 sk257", "sq70 sk30", "sq1 sk100", "sq96 sk300"};
-    for (const char* dtype : {"bf16", "f16"}) {
+    for (const char* dtype : {"bf16", "f16", "f32"}) {
       check(std::string("fwd ") + dtype + " b2 hq4 hkv2 " + kSizes[turn++ % 6] + " d32 " + words);
     }
   }
@@ -70,7 +72,9 @@ TEST(AmxForward, HeadDimsAndGroups) {
   for (const char* dims : kDims) {
     const char* dtype = turn % 2 == 0 ? "bf16" : "f16";
     const std::string o = turn % 3 == 0 ? " o=f32" : "";
-    check(std::string("fwd ") + dtype + " b1 " + kHeads[turn++ % 4] + " sq37 sk70 causal " + dims + o);
+    const std::string rest = std::string(" b1 ") + kHeads[turn++ % 4] + " sq37 sk70 causal " + dims;
+    check(std::string("fwd ") + dtype + rest + o);
+    check("fwd f32" + rest);
   }
 }
 
@@ -86,23 +90,24 @@ TEST(AmxForward, LayoutsLengthsAndEmptyRows) {
                                     "layout=bhsd causal",
                                     "packed layout=bhsd lens=70:3:40 window=9,2"};
   for (const char* words : kWords)
-    for (const char* dtype : {"bf16", "f16"})
+    for (const char* dtype : {"bf16", "f16", "f32"})
       check(std::string("fwd ") + dtype + " b3 hq4 hkv2 sq70 sk70 d24 " + words);
   // Rows without keys: more queries than keys, a window that reaches none, no keys at all, no queries.
   for (const char* text : {"bf16 hq2 sq90 sk20 d16 causal", "f16 hq2 sq40 sk8 d16 window=0,0 topleft",
-                           "bf16 hq2 sq40 sk0 d16", "f16 hq2 sq40 sk0 d16 sinks", "bf16 hq2 sq0 sk40 d16"})
+                           "bf16 hq2 sq40 sk0 d16", "f16 hq2 sq40 sk0 d16 sinks", "bf16 hq2 sq0 sk40 d16",
+                           "f32 hq2 sq90 sk20 d16 causal", "f32 hq2 sq40 sk0 d16 sinks", "f32 hq2 sq0 sk40 d16"})
     check(std::string("fwd ") + text);
 }
 
 TEST(AmxForward, StridesCacheRowsAndBiasStrides) {
-  for (const char* dtype : {"bf16", "f16"}) {
+  for (const char* dtype : {"bf16", "f16", "f32"}) {
     tessera_problem problem;
     core::TextExtras extras;
     const std::string text = std::string("fwd ") + dtype + " b3 hq4 hkv2 sq40 sk75 d48 causal lens=40:9:33";
     ASSERT_EQ(core::parse_problem(text, &problem, &extras, nullptr), TESSERA_OK);
     problem.flags |= TESSERA_FLAG_LSE | TESSERA_FLAG_BATCH_IDX;
     for (tessera_desc* desc : {&problem.q, &problem.k, &problem.v, &problem.o}) {
-      desc->align = 2;  // gaps between rows and no alignment beyond an element's
+      desc->align = std::string(dtype) == "f32" ? 4 : 2;  // gaps between rows and no alignment beyond an element's
       desc->stride[3] = 1;
       desc->stride[1] = 51;
       desc->stride[0] = 51 * 80;
@@ -156,10 +161,71 @@ std::string refusal(const std::string& text, core::Isa isa, bool has_amx, int32_
 
 // Errors of a score are relative errors of its probability, and its lse is held to 2^-20 of itself.
 TEST(AmxForward, LargeScoresKeepTheirLse) {
-  for (const char* dtype : {"f16", "bf16"}) {
+  for (const char* dtype : {"f16", "bf16", "f32"}) {
     for (const char* scale : {"3", "10", "30", "100"})
       check(std::string("fwd ") + dtype + " sq128 sk300 d128 hq2 causal scale=" + scale);
   }
+}
+
+float* floats_of(const void* rows) { return const_cast<float*>(static_cast<const float*>(rows)); }
+
+// Float32 operands are three bf16 each, of float32's range: what is far from 1 keeps its digits, unless its last part
+// is below 2^-126.
+TEST(AmxForward, Float32OfAnyMagnitudeKeepsTheTolerance) {
+  constexpr int kPowers[][3] = {{0, 0, 0}, {60, -60, 0}, {-90, 90, 0}, {100, -100, 40}, {0, 0, 110}, {0, 0, -100}};
+  for (const auto& [q, k, v] : kPowers) {
+    OperandSet operands = operands_of("fwd f32 hq2 sq40 sk90 d64 causal");
+    for (size_t i = 0; i < 2 * 40 * 64; ++i)
+      floats_of(operands.tensors.q)[i] = std::ldexp(floats_of(operands.tensors.q)[i], q);
+    for (size_t i = 0; i < 2 * 90 * 64; ++i) {
+      floats_of(operands.tensors.k)[i] = std::ldexp(floats_of(operands.tensors.k)[i], k);
+      floats_of(operands.tensors.v)[i] = std::ldexp(floats_of(operands.tensors.v)[i], v);
+    }
+    check(operands, "powers " + std::to_string(q) + ", " + std::to_string(k) + ", " + std::to_string(v));
+  }
+}
+
+// The nearest bf16 of the largest floats is infinite: their first part is cut off.
+TEST(AmxForward, TheLargestFloatsStayFinite) {
+  const float largest = std::numeric_limits<float>::max();
+  OperandSet operands = operands_of("fwd f32 hq1 sq40 sk1 d64 scale=1");
+  for (size_t i = 0; i < 40 * 64; ++i) floats_of(operands.tensors.q)[i] = i % 64 == 0 ? largest : 0;
+  for (size_t i = 0; i < 64; ++i) floats_of(operands.tensors.k)[i] = 0x1p-100f;
+  for (size_t i = 0; i < 64; ++i) floats_of(operands.tensors.v)[i] = i % 2 == 0 ? largest : -largest;
+  for (const core::KernelEntry* entry : library_rows()) {
+    if (run_pinned(operands, entry->name).code == TESSERA_UNSUPPORTED) continue;
+    for (size_t i = 0; i < 40 * 64; ++i)
+      ASSERT_EQ(floats_of(operands.tensors.o)[i], i % 2 == 0 ? largest : -largest) << entry->name << ", element " << i;
+    for (size_t i = 0; i < 40; ++i)
+      ASSERT_NEAR(floats_of(operands.tensors.lse)[i], 0x1p28, 0x1p28 * 0x1p-20) << entry->name;
+  }
+}
+
+// What is infinite or NaN in q, k or v leaves the same elements of o finite, infinite and NaN as on the plain row; but
+// v may reach rows that a window hides from it.
+TEST(AmxForward, Float32InfinitiesReachWhatTheyReachOnVectors) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const std::string words : {"", " causal", " window=40,0"})
+    for (const float value : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()})
+      for (int which = 0; which < 3; ++which) {
+        OperandSet operands = operands_of("fwd f32 hq1 sq40 sk90 d64" + words);
+        const void* rows[] = {operands.tensors.q, operands.tensors.k, operands.tensors.v};
+        floats_of(rows[which])[17 * 64 + 5] = value;
+        ASSERT_EQ(run_pinned(operands, "cpu.portable.forward").code, TESSERA_OK);
+        const std::vector<float> expected(floats_of(operands.tensors.o), floats_of(operands.tensors.o) + 40 * 64);
+        for (const char* row : {kEmulated, kNative}) {
+          if (run_pinned(operands, row).code == TESSERA_UNSUPPORTED) continue;
+          for (size_t i = 0; i < expected.size(); ++i) {
+            if (which == 2 && words == " window=40,0" && i / 64 + 50 - 40 > 17) continue;
+            const float o = floats_of(operands.tensors.o)[i];
+            const bool same = std::isnan(expected[i])   ? std::isnan(o)
+                              : std::isinf(expected[i]) ? o == expected[i]
+                                                        : std::fabs(o - expected[i]) < 1e-5f;
+            ASSERT_TRUE(same) << row << words << ", " << value << " in " << which << ": element " << i << " is " << o
+                              << ", expected " << expected[i];
+          }
+        }
+      }
 }
 
 // At 2^37 the last digit of a float32 lse is coarser than ln 2: weights taken from the merged lse would not sum to 1.
@@ -202,7 +268,8 @@ TEST(AmxForward, RefusalsNameTheirReason) {
     EXPECT_EQ(refusal(good, core::Isa::amx, true, cap), "isa= caps the instruction set below amx");
   EXPECT_EQ(refusal("fwd bf16 sq15 sk64 d64", core::Isa::amx, true),
             "fewer than 16 queries leave its tiles empty (seqlen_q=15)");
-  EXPECT_EQ(refusal("fwd f32 sq64 d64", core::Isa::amx, true), "bf16 and f16 only");
+  EXPECT_EQ(refusal("fwd f32 sq64 d64", core::Isa::amx, true), "");
+  EXPECT_EQ(refusal("fwd f64 sq64 d64", core::Isa::amx, true), "bf16, f16 and f32 only");
   EXPECT_EQ(refusal("bwd bf16 sq64 d64", core::Isa::amx, true), "forward only");
   EXPECT_EQ(refusal("fwd bf16 sq64 d64 kv=int8", core::Isa::amx, true), "takes k in q's dtype (k.dtype=6)");
   EXPECT_EQ(refusal("fwd bf16 sq64 d577", core::Isa::amx, true), "head_dim_qk above 576 (head_dim_qk=577)");
@@ -249,7 +316,7 @@ TEST(AmxForward, ThisMachineRunsItOrSaysWhyNot) {
 
 // The emulation is for tests: no plan takes it unless it is named.
 TEST(AmxForward, EmulationRunsOnlyWhenNamed) {
-  for (const char* text : {"fwd bf16 sq64 d64", "fwd bf16 sq64 d600", "fwd f16 sq64 d64 dv600",
+  for (const char* text : {"fwd bf16 sq64 d64", "fwd bf16 sq64 d600", "fwd f16 sq64 d64 dv600", "fwd f32 sq64 d64",
                            "fwd bf16 hq8 hkv1 sq1 sk64 d64", "fwd bf16 hq8 hkv1 sq1 sk64 d64 kv=int8"}) {
     tessera_problem problem;
     ASSERT_EQ(core::parse_problem(text, &problem, nullptr, nullptr), TESSERA_OK);

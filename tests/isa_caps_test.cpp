@@ -50,12 +50,14 @@ TEST(IsaCaps, EachCapTakesItsRows) {
       const bool tiles = level == TESSERA_ISA_AMX && cpu_info().has_amx_int8;
       EXPECT_EQ(explained(name, words)["kernel"], tiles ? "cpu.amx.decode" : "cpu." + vector_set + ".decode") << words;
     }
-    EXPECT_EQ(explained(name, "f32 hq8 sq512 d64")["kernel"], "cpu." + vector_set + ".forward");
-    const nlohmann::json bf16 = explained(name, "bf16 hq8 sq512 d64");
-    EXPECT_EQ(bf16["kernel"], level == TESSERA_ISA_AMX ? "cpu.amx.forward" : "cpu." + vector_set + ".forward");
-    for (const auto& row : bf16["rows"]) {
-      if (row["kernel"] != "cpu.amx.forward" || level == TESSERA_ISA_AMX) continue;
-      EXPECT_NE(std::string(row["reason"]).find("or TESSERA_ISA caps it"), std::string::npos) << row["reason"];
+    EXPECT_EQ(explained(name, "f64 hq8 sq512 d64")["kernel"], "cpu." + vector_set + ".forward");
+    for (const char* words : {"bf16 hq8 sq512 d64", "f32 hq8 sq512 d64"}) {
+      const nlohmann::json forward = explained(name, words);
+      EXPECT_EQ(forward["kernel"], level == TESSERA_ISA_AMX ? "cpu.amx.forward" : "cpu." + vector_set + ".forward");
+      for (const auto& row : forward["rows"]) {
+        if (row["kernel"] != "cpu.amx.forward" || level == TESSERA_ISA_AMX) continue;
+        EXPECT_NE(std::string(row["reason"]).find("or TESSERA_ISA caps it"), std::string::npos) << row["reason"];
+      }
     }
   }
 }

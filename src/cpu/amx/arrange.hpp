@@ -1,6 +1,7 @@
-// Rearrangements between rows as they lie and what the tile products of decode take and give, each with its AVX-512
-// instructions and, for the emulation, as plain loops of the same result. Interleaving keeps to quarters of 16 bytes,
-// which costs one instruction for 64 bytes; the products' columns come back in that order and are put right here.
+// Rearrangements between rows as they lie and what the tile products take and give, most of them decode's, each with
+// its AVX-512 instructions and, for the emulation, as plain loops of the same result. Interleaving keeps to quarters of
+// 16 bytes, which costs one instruction for 64 bytes; the products' columns come back in that order and are put right
+// here.
 #pragma once
 
 #include <cstddef>
@@ -104,17 +105,52 @@ inline V load_whole(const float* p) {
   return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))};
 }
 
-// Probabilities as two bf16, what the first lost in the second: pairs (even, odd) of both at `high` and `low`.
+// x - floor(x), 0 for infinities; p * 2^floor(x).
 template <class V>
-inline void split_pairs(V even, V odd, uint16_t* high, uint16_t* low) {
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)), half = _mm512_set1_epi32(0x8000);
-  const __m512i a = _mm512_castps_si512(even.all), b = _mm512_castps_si512(odd.all);
-  const __m512i a_high = _mm512_and_si512(a, upper), b_high = _mm512_and_si512(b, upper);
-  _mm512_storeu_si512(high, _mm512_or_si512(_mm512_srli_epi32(a, 16), b_high));
-  const __m512i a_rest = _mm512_castps_si512(_mm512_sub_ps(even.all, _mm512_castsi512_ps(a_high)));
-  const __m512i b_rest = _mm512_castps_si512(_mm512_sub_ps(odd.all, _mm512_castsi512_ps(b_high)));
-  const __m512i a_low = _mm512_srli_epi32(_mm512_add_epi32(a_rest, half), 16);
-  _mm512_storeu_si512(low, _mm512_or_si512(a_low, _mm512_and_si512(_mm512_add_epi32(b_rest, half), upper)));
+inline V above_floor(V x) {
+  return {_mm512_reduce_ps(x.all, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+}
+template <class V>
+inline V scale_by_floor(V p, V x) {
+  return V::scale_exponent(p, x);
+}
+
+// The bf16 of x that comes next, as the upper half of each dword, and in x what it lost. Parts are cut off, but for the
+// last of two and, of operands, the second of three, which are rounded: two keep 16 bits, three all 24. Operands may
+// hold infinities: these go into the last part alone, which of three meets but the first of the other operand, so that
+// infinity times a number is infinite, not NaN from the number's other parts.
+template <int kParts, bool kOperand, class V>
+inline __m512i take_part(V& x, int part) {
+  constexpr int kInfinities = 0x18;
+  __m512i bits = _mm512_castps_si512(x.all);
+  if (part == 1 && (kOperand || kParts == 2)) bits = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+  if (part + 1 == kParts) return bits;
+  if (kOperand) bits = _mm512_maskz_mov_epi32(_knot_mask16(_mm512_fpclass_ps_mask(x.all, kInfinities)), bits);
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+  x.all = _mm512_sub_ps(x.all, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)));
+  return bits;
+}
+// Both values' parts in pairs (even, odd), `part_stride` elements apart.
+template <int kParts, bool kOperand, class V>
+inline void split_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
+#pragma GCC unroll 3
+  for (int part = 0; part < kParts; ++part) {
+    const __m512i low = take_part<kParts, kOperand>(even, part), high = take_part<kParts, kOperand>(odd, part);
+    _mm512_storeu_si512(to + part * part_stride, _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(low, 16), high));
+  }
+}
+// The same of operands with `first` before `second`.
+template <int kParts, class V>
+inline void split_row(V first, V second, uint16_t* to, int64_t part_stride) {
+  // Words 1, 3, 5, ... of both.
+  const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+  const __m512i upper =
+      _mm512_add_epi32(_mm512_or_si512(fours, _mm512_slli_epi32(fours, 16)), _mm512_set1_epi32(0x30001));
+#pragma GCC unroll 3
+  for (int part = 0; part < kParts; ++part) {
+    const __m512i low = take_part<kParts, true>(first, part), high = take_part<kParts, true>(second, part);
+    _mm512_storeu_si512(to + part * part_stride, _mm512_permutex2var_epi16(low, upper, high));
+  }
 }
 // Whole numbers x[i] * factor as three signed digits: quads (x[0], x[1], x[2], x[3]) of each at to, to + part and
 // to + 2 part bytes, the highest first.
@@ -209,16 +245,45 @@ inline void take_digit_columns(const float* tile, int64_t stride, V (&columns)[4
 }
 
 template <class V>
-inline void split_pairs(V even, V odd, uint16_t* high, uint16_t* low) {
-  float value[2][16];
-  even.store(value[0]);
-  odd.store(value[1]);
-  for (int i = 0; i < 32; ++i) {
-    const uint32_t upper = bits_from_float(value[i % 2][i / 2]) & 0xFFFF0000u;
-    const uint32_t rest = bits_from_float(value[i % 2][i / 2] - float_from_bits(upper));
-    high[i] = static_cast<uint16_t>(upper >> 16);
-    low[i] = static_cast<uint16_t>((rest + 0x8000u) >> 16);
+inline V floor(V x) {
+  const V whole = V::nearest(x);
+  return V::where_less(x, whole, whole - V::broadcast(1.0f), whole);
+}
+template <class V>
+inline V above_floor(V x) {
+  return x - floor(x);
+}
+template <class V>
+inline V scale_by_floor(V p, V x) {
+  return V::zero_where_less(x, V::broadcast(-126.0f), V::scale_exponent(p, floor(x)));
+}
+
+template <int kParts, bool kOperand>
+inline void split_lanes(const float* lanes, int count, uint16_t* to, int64_t step, int64_t part_stride) {
+  for (int i = 0; i < count; ++i) {
+    float x = lanes[i];
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t half = part == 1 && (kOperand || kParts == 2) ? 0x8000u : 0;
+      const bool later = part + 1 < kParts && (bits_from_float(x) & 0x7FFFFFFFu) == 0x7F800000u;
+      const uint32_t upper = later ? 0 : (bits_from_float(x) + half) & 0xFFFF0000u;
+      to[part * part_stride + i * step] = static_cast<uint16_t>(upper >> 16);
+      x -= float_from_bits(upper);
+    }
   }
+}
+template <int kParts, bool kOperand, class V>
+inline void split_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
+  float lanes[2][16];
+  even.store(lanes[0]);
+  odd.store(lanes[1]);
+  for (int i = 0; i < 2; ++i) split_lanes<kParts, kOperand>(lanes[i], 16, to + i, 2, part_stride);
+}
+template <int kParts, class V>
+inline void split_row(V first, V second, uint16_t* to, int64_t part_stride) {
+  float lanes[32];
+  first.store(lanes);
+  second.store(lanes + 16);
+  split_lanes<kParts, true>(lanes, 32, to, 1, part_stride);
 }
 template <class V>
 inline void split_quads(const V (&x)[4], V factor, std::byte* to, int64_t part) {

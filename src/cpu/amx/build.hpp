@@ -14,6 +14,8 @@ void run_item(const amx::Item& item, std::byte* memory) {
       item.batch, item.head_kv};
   if (item.shape->parts == 1)
     ForwardTask<1, Tiles, F32x16>(context, memory).run(item.unit_begin, item.unit_end);
+  else if (item.shape->parts == 3)
+    ForwardTask<3, Tiles, F32x16>(context, memory).run(item.unit_begin, item.unit_end);
   else
     ForwardTask<2, Tiles, F32x16>(context, memory).run(item.unit_begin, item.unit_end);
 }

@@ -109,8 +109,7 @@ class Bf16Products {
         const float* p = block.p + (r + i) * kDecodeStride + half * kHalf;
         const V even = V::load(p), odd = half * kHalf + 16 < columns ? V::load(p + 16) : V::zero();
         std::byte* to = p_ + half * amx::kTileBytes + i * kRowBytes;
-        split_pairs<V>(even, odd, reinterpret_cast<uint16_t*>(to),
-                       reinterpret_cast<uint16_t*>(to + weights_ * kRowBytes));
+        split_pairs<2, false>(even, odd, reinterpret_cast<uint16_t*>(to), weights_ * kRowBytes / 2);
       }
   }
 

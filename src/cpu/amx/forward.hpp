@@ -1,5 +1,5 @@
-// Forward attention on matrix tiles for bf16 and f16 (AMX). Everything is transposed: S^T = K Q^T and O^T = V^T P^T
-// keep queries in the lanes, so no horizontal operation and no transpose stands in the main loop.
+// Forward attention on matrix tiles (AMX) for bf16, f16 and f32. Everything is transposed: S^T = K Q^T and O^T = V^T
+// P^T keep queries in the lanes, so no horizontal operation and no transpose stands in the main loop.
 //
 // One work item is some units of one (batch, kv head); a unit is 32 rows of one query head. All units of an item share
 // each packed chunk of K and V, which are packed once per item and stay in L2 beside the units' Q and O, because L3
@@ -86,6 +86,12 @@ class ForwardTask {
  private:
   static constexpr int64_t kChunkKeys = amx::kChunkKeys;
   static constexpr int64_t kChunkSteps = kChunkKeys / kStepKeys;
+  static constexpr int64_t kBytes = PartsElement<kParts>::kBytes;
+
+  // Of an element of q, k or v.
+  static const std::byte* address(const void* data, int64_t element) {
+    return static_cast<const std::byte*>(data) + element * kBytes;
+  }
 
   void start_unit(Unit& unit, int64_t index, int64_t slot) {
     const core::Problem& problem = *context_.problem;
@@ -99,7 +105,7 @@ class ForwardTask {
     unit.statistics = {memory_.statistics + slot * 2 * kUnitRows, memory_.statistics + (slot * 2 + 1) * kUnitRows};
     unit.options = score_options(unit.head);
     std::memset(unit.o, 0, static_cast<size_t>(shape_.o_elements) * 4);
-    ask_queries(problem.q, context_.tensors->q, unit, problem.head_dim_qk * 2);
+    ask_queries(problem.q, context_.tensors->q, unit, problem.head_dim_qk * kBytes);
     for (int i = 0; i < kUnitRows; ++i) {
       const int64_t row = unit.row + i;
       const core::Range keys = row < sequence.seqlen_q ? context_.band.visible_keys(row) : core::Range{0, 0};
@@ -111,12 +117,14 @@ class ForwardTask {
     // Rows past the used length are masked as a whole: such a unit has no plain steps.
     if (unit.row + kUnitRows > sequence.seqlen_q)
       unit.steps.unmasked_begin = unit.steps.unmasked_end = unit.steps.begin;
-    const uint16_t* base = static_cast<const uint16_t*>(context_.tensors->q) + unit.head * problem.q.head_stride;
     for (int half = 0; half < 2; ++half) {
-      const uint16_t* rows[16];
+      const std::byte* rows[16];
       for (int r = 0; r < 16; ++r) {
         const int64_t row = unit.row + 16 * half + r;
-        rows[r] = row < sequence.seqlen_q ? base + core::query_row_offset(sequence, problem.q, row) : nullptr;
+        rows[r] = row < sequence.seqlen_q
+                      ? address(context_.tensors->q,
+                                core::query_row_offset(sequence, problem.q, row) + unit.head * problem.q.head_stride)
+                      : nullptr;
       }
       pack_queries<kParts, V>(rows, problem.head_dim_qk, shape_.qk_padded, half, memory_.scratch, unit.q);
     }
@@ -141,14 +149,13 @@ class ForwardTask {
     options.softcap = static_cast<float>(problem.softcap);
     if (problem.has(TESSERA_FLAG_ALIBI))
       options.slope = context_.tensors->alibi_slopes[context_.batch * problem.alibi_stride + head];
-    if (problem.has(TESSERA_FLAG_BIAS)) {
-      options.bias = &problem.bias;
-      options.bias_base = static_cast<const char*>(context_.tensors->bias) +
-                          (context_.batch * problem.bias.stride[0] + head * problem.bias.stride[1]) *
-                              core::dtype_bytes(problem.bias.dtype);
-    }
     options.keys = context_.sequence.seqlen_k;
-    options.transforms = problem.softcap > 0 || options.bias != nullptr || options.slope != 0 || problem.scale < 0;
+    options.biased = problem.has(TESSERA_FLAG_BIAS);
+    options.batch = context_.batch;
+    options.head = head;
+    options.problem = &problem;
+    options.tensors = context_.tensors;
+    options.transforms = problem.softcap > 0 || options.biased || options.slope != 0 || problem.scale < 0;
     options.factor = static_cast<float>(options.transforms ? problem.scale : problem.scale * core::kLog2E);
     return options;
   }
@@ -156,24 +163,20 @@ class ForwardTask {
   void pack_chunk(int64_t chunk) {
     const core::Problem& problem = *context_.problem;
     const core::Sequence& sequence = context_.sequence;
-    const uint16_t* k = static_cast<const uint16_t*>(context_.tensors->k) + context_.head_kv * problem.k.head_stride;
-    const uint16_t* v = static_cast<const uint16_t*>(context_.tensors->v) + context_.head_kv * problem.v.head_stride;
-    for (int64_t j = 0; j < kChunkKeys; ++j) {
+    const std::byte* k = address(context_.tensors->k, context_.head_kv * problem.k.head_stride);
+    const std::byte* v = address(context_.tensors->v, context_.head_kv * problem.v.head_stride);
+    const auto row_of = [&](const core::Operand& operand, const std::byte* base, int64_t j) {
       const int64_t key = chunk * kChunkKeys + j;
-      const bool exists = key < sequence.seqlen_k;
-      const uint16_t* row = exists ? k + core::key_row_offset(problem, sequence, problem.k, key) : nullptr;
-      pack_key<kParts, V>(row, exists ? problem.head_dim_qk : 0, shape_.qk_padded, j, kChunkKeys, memory_.scratch,
-                          memory_.k);
+      return key < sequence.seqlen_k ? address(base, core::key_row_offset(problem, sequence, operand, key)) : nullptr;
+    };
+    for (int64_t j = 0; j < kChunkKeys; ++j) {
+      const std::byte* row = row_of(problem.k, k, j);
+      pack_key<kParts, V>(row, row != nullptr ? problem.head_dim_qk : 0, shape_.qk_padded, j, kChunkKeys, memory_.k);
     }
     for (int64_t block = 0; block < kChunkKeys / 32; ++block) {
-      for (int64_t j = 0; j < 32; ++j) {
-        const int64_t key = chunk * kChunkKeys + block * 32 + j;
-        const bool exists = key < sequence.seqlen_k;
-        const uint16_t* row = exists ? v + core::key_row_offset(problem, sequence, problem.v, key) : nullptr;
-        load_row<kParts, V>(row, exists ? problem.head_dim_v : 0, shape_.v_padded,
-                            memory_.scratch + j * kParts * shape_.v_padded);
-      }
-      pack_values<kParts, V>(memory_.scratch, shape_.v_padded, block, kChunkKeys, memory_.v);
+      const std::byte* rows[32];
+      for (int64_t j = 0; j < 32; ++j) rows[j] = row_of(problem.v, v, block * 32 + j);
+      pack_values<kParts, V>(rows, problem.head_dim_v, shape_.v_padded, block, kChunkKeys, memory_.v);
     }
   }
 
@@ -216,10 +219,11 @@ class ForwardTask {
         raise_maximum(unit, maximum, row_max);
       }
       ProbabilityPieces<kParts, V> pieces(scores, factor, row_max, memory_.p[parity]);
-      int64_t products =
+      const int64_t products =
           (next.unit != nullptr ? score_product_count() : 0) + (before.unit != nullptr ? value_product_count() : 0);
-      int64_t product = 0;
-      const auto piece = [&] { pieces.advance(pieces.kPieces * ++product / products / 2 * 2); };
+      int64_t due = 0;  // pieces, in 2^-16
+      const int64_t share = products > 0 ? (pieces.kPieces << 16) / products : 0;
+      const auto piece = [&] { pieces.advance((due += share) >> 16); };
       if (next.unit != nullptr) score_products(*next.unit, next.step - base, memory_.scores[parity ^ 1], piece);
       if (before.unit != nullptr) value_products(*before.unit, before.step - base, memory_.p[parity ^ 1], piece);
       pieces.advance(pieces.kPieces);
@@ -244,16 +248,14 @@ class ForwardTask {
     }
   }
   void ask_row(const core::Operand& operand, const void* data, int64_t row, int64_t dim) const {
-    const auto* from = static_cast<const std::byte*>(data) + (row + context_.head_kv * operand.head_stride) * 2;
-    for (int64_t byte = 0; byte < dim * 2; byte += 64) __builtin_prefetch(from + byte, 0, 2);
+    const std::byte* from = address(data, row + context_.head_kv * operand.head_stride);
+    for (int64_t byte = 0; byte < dim * kBytes; byte += 64) __builtin_prefetch(from + byte, 0, 2);
   }
 
-  // Products of two tiles that a step takes.
-  int64_t score_product_count() const {
-    return kStepKeys / 16 * (shape_.qk_padded / 32) * (kParts == 1 ? 1 : kScorePairs);
-  }
+  // Pairs of products that a step takes.
+  int64_t score_product_count() const { return kStepKeys / 16 * (shape_.qk_padded / 32) * kPairs<kParts>; }
   int64_t value_product_count() const {
-    return shape_.v_padded / 16 * (kStepKeys / 32) * (kParts == 1 ? 1 : kValuePairs);
+    return shape_.v_padded / 16 * (kStepKeys / 32) * (kPairs<kParts> - kFirstValuePair<kParts>);
   }
 
   // S^T of one step; `between` is called behind each pair of products.
@@ -267,7 +269,11 @@ class ForwardTask {
                     kChunkKeys / 16 * depth * kTileElements, kTileElements};
     };
     for (int64_t block = 0; block < kBlocks; block += 2) {
-      multiply_scores<kParts>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
+      zero_stripes(tiles_);
+      // Of three parts the products of the first come last, so that the others are rounded to sums as small as they.
+      constexpr int kSmall = kParts == 3 ? kPairs<kParts> - 1 : 0;
+      multiply_stripes<kParts, 0, kSmall>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
+      multiply_stripes<kParts, kSmall, kPairs<kParts>>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
       store_stripe<0>(tiles_, scores + block * 16 * kUnitRows);
       store_stripe<1>(tiles_, scores + (block + 1) * 16 * kUnitRows);
     }
@@ -315,11 +321,22 @@ class ForwardTask {
                     blocks * kChunkDepth * kTileElements, kTileElements};
     };
     constexpr int64_t kStripe = 16 * kUnitRows;
-    if constexpr (kParts == 1) load_probabilities(tiles_, p);
-    for (int64_t block = 0; block < blocks; ++block) {
-      load_stripe(tiles_, unit.o + block * kStripe);
-      multiply_values<kParts>(tiles_, stripe(block), p, between);
-      store_stripe<0>(tiles_, unit.o + block * kStripe);
+    if constexpr (kParts == 1) {
+      load_probabilities(tiles_, p);
+      for (int64_t block = 0; block < blocks; ++block) {
+        load_stripe<0>(tiles_, unit.o + block * kStripe);
+        multiply_values(tiles_, stripe(block), between);
+        store_stripe<0>(tiles_, unit.o + block * kStripe);
+      }
+    } else {
+      for (int64_t block = 0; block < blocks; block += 2) {
+        load_stripe<0>(tiles_, unit.o + block * kStripe);
+        load_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
+        multiply_stripes<kParts, kFirstValuePair<kParts>, kPairs<kParts>>(tiles_, stripe(block), stripe(block + 1), p,
+                                                                          kDepth, between);
+        store_stripe<0>(tiles_, unit.o + block * kStripe);
+        store_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
+      }
     }
   }
 

@@ -5,48 +5,45 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/amx/arrange.hpp"
 #include "cpu/amx/scores.hpp"
 #include "cpu/convert.hpp"
-#include "cpu/exp.hpp"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// 2^x, exactly 1 at 0, +0 for -inf, NaN stays. kParts 1: relative error below 1.02e-4 (a rounded P misses by 2^-9 =
-// 2e-3); kParts 2 keeps 16 bits of P and takes the full polynomial. Minimax coefficients for |r| <= 1/2 with the
-// constant term fixed to 1, by reweighted least squares.
-inline constexpr float kCubic[3] = {0.6932829f, 0.24221097f, 0.055008933f};
+// (2^r - 1) / r for 0 <= r < 1 by kParts, minimax in relative error of 2^r: 8.6e-5 (a bf16 P misses by 2^-9 = 2e-3),
+// 8.2e-8 (16 bits of P) and 2.0e-9. By reweighted least squares.
+inline constexpr int kExp2Terms[] = {0, 3, 5, 6};
+inline constexpr float kExp2Term[][6] = {
+    {},
+    {0.69511676f, 0.227644995f, 0.07706704f},
+    {0.6931513f, 0.24016444f, 0.055799913f, 0.0090170307f, 0.00186713f},
+    {0.69314706f, 0.2402293f, 0.05548528f, 0.0096754516f, 0.0012467847f, 0.00021612915f}};
+// 2^x, exactly 1 at 0, 0 for -inf, NaN stays. Counted from the whole number below x, since the instruction that scales
+// by a power of two takes just that one, and -inf needs no further care.
 template <int kParts, class V>
 inline V exp2_of_score(V x) {
-  if constexpr (kParts == 2) {
-    return exp2(x);
-  } else {
-    const V whole = V::nearest(x), r = x - whole;
-    V quotient = V::fma(V::broadcast(kCubic[2]), r, V::broadcast(kCubic[1]));
-    quotient = V::fma(quotient, r, V::broadcast(kCubic[0]));
-    const V power = V::scale_exponent(V::fma(quotient, r, V::broadcast(1.0f)), whole);
-    return V::zero_where_less(x, V::broadcast(-126.0f), power);
-  }
+  constexpr int kTerms = kExp2Terms[kParts];
+  const V r = above_floor(x);
+  V quotient = V::broadcast(kExp2Term[kParts][kTerms - 1]);
+#pragma GCC unroll 5
+  for (int i = kTerms - 2; i >= 0; --i) quotient = V::fma(quotient, r, V::broadcast(kExp2Term[kParts][i]));
+  return scale_by_floor(V::fma(quotient, r, V::broadcast(1.0f)), x);
 }
 
-// bf16 of `even` in the low and of `odd` in the high half of 16 dwords at `to`; the second part `part_stride` elements
-// on holds what the first lost. Values are finite and not negative, or NaN, whose row the sum already marks.
+// bf16 of `even` in the low and of `odd` in the high half of 16 dwords at `to`; each further part, `part_stride`
+// elements on, holds what those before it lost. Values are finite and not negative, or NaN, whose row the sum already
+// marks.
 template <int kParts, class V>
 inline void store_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
-  alignas(64) uint32_t low[16], high[16], pairs[16];
-  even.store(low);
-  odd.store(high);
   if constexpr (kParts == 1) {
+    alignas(64) uint32_t low[16], high[16], pairs[16];
+    even.store(low);
+    odd.store(high);
     for (int i = 0; i < 16; ++i) pairs[i] = ((low[i] + 0x8000u) >> 16) | ((high[i] + 0x8000u) & 0xffff0000u);
     std::memcpy(to, pairs, 64);
   } else {
-    for (int i = 0; i < 16; ++i) pairs[i] = (low[i] >> 16) | (high[i] & 0xffff0000u);
-    std::memcpy(to, pairs, 64);
-    for (int i = 0; i < 16; ++i) {
-      const float rest_low = float_from_bits(low[i]) - float_from_bits(low[i] & 0xffff0000u);
-      const float rest_high = float_from_bits(high[i]) - float_from_bits(high[i] & 0xffff0000u);
-      pairs[i] = ((bits_from_float(rest_low) + 0x8000u) >> 16) | ((bits_from_float(rest_high) + 0x8000u) & 0xffff0000u);
-    }
-    std::memcpy(to + part_stride, pairs, 64);
+    split_pairs<kParts, false>(even, odd, to, part_stride);
   }
 }
 
@@ -58,24 +55,24 @@ class ProbabilityPieces {
   static constexpr int64_t kPieces = kStepKeys;  // kStepKeys / 2 pairs of keys, two halves of the rows each
 
   ProbabilityPieces(const float* scores, float factor, const V (&row_max)[2], uint16_t* p)
-      : scores_(scores), p_(p), factor_(factor), row_max_{row_max[0], row_max[1]}, sum_{V::zero(), V::zero()} {}
+      : scores_(scores),
+        p_(p),
+        factor_(factor),
+        offset_{V::zero() - row_max[0], V::zero() - row_max[1]},
+        sum_{V::zero(), V::zero()} {}
 
   [[gnu::noinline]] void advance(int64_t end) {
     constexpr int64_t kPartElements = kStepKeys / 32 * 2 * kTileElements;
     const V multiplier = V::broadcast(factor_);
-    V sum[2] = {sum_[0], sum_[1]};
-    for (; done_ < end; done_ += 2) {
-      const int64_t key = done_;
-      for (int half = 0; half < 2; ++half) {
-        const float* at = scores_ + key * kUnitRows + 16 * half;
-        const V even = exp2_of_score<kParts>(V::load(at) * multiplier - row_max_[half]);
-        const V odd = exp2_of_score<kParts>(V::load(at + kUnitRows) * multiplier - row_max_[half]);
-        sum[half] = sum[half] + (even + odd);
-        uint16_t* to = p_ + ((key / 32) * 2 + half) * kTileElements + (key % 32) / 2 * 32;
-        store_pairs<kParts>(even, odd, to, kPartElements);
-      }
+    for (; done_ < end; ++done_) {
+      const uint64_t piece = static_cast<uint64_t>(done_), key = piece / 2 * 2, half = piece % 2;
+      const float* at = scores_ + key * kUnitRows + 16 * half;
+      const V even = exp2_of_score<kParts>(V::fma(V::load(at), multiplier, offset_[half]));
+      const V odd = exp2_of_score<kParts>(V::fma(V::load(at + kUnitRows), multiplier, offset_[half]));
+      sum_[half] = sum_[half] + (even + odd);
+      uint16_t* to = p_ + ((key / 32) * 2 + half) * kTileElements + (key % 32) / 2 * 32;
+      store_pairs<kParts>(even, odd, to, kPartElements);
     }
-    for (int half = 0; half < 2; ++half) sum_[half] = sum[half];
   }
   void add_sums(float* row_sum) const {
     for (int half = 0; half < 2; ++half) (V::load(row_sum + 16 * half) + sum_[half]).store(row_sum + 16 * half);
@@ -85,7 +82,7 @@ class ProbabilityPieces {
   const float* scores_;
   uint16_t* p_;
   const float factor_;
-  const V row_max_[2];
+  const V offset_[2];
   V sum_[2];
   int64_t done_ = 0;
 };

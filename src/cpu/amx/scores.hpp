@@ -8,6 +8,8 @@
 
 #include "cpu/amx/pack.hpp"
 #include "cpu/amx/task.hpp"
+#include "cpu/exp.hpp"
+#include "cpu/score_bias.hpp"
 #include "problem.hpp"
 #include "semantics.hpp"
 
@@ -28,9 +30,11 @@ struct ScoreOptions {
   float factor;     // scale * log2(e); scale alone where `transforms`
   bool transforms;  // softcap, bias, ALiBi or a negative scale: scores are rewritten before the maximum is taken
   float softcap, slope;
-  int64_t keys;                   // the sequence's
-  const core::BiasOperand* bias;  // null: none
-  const char* bias_base;          // element (batch, head, 0, 0)
+  int64_t keys;  // the sequence's
+  bool biased;
+  int64_t batch, head;
+  const core::Problem* problem;
+  const tessera_tensors* tensors;
 };
 
 // Key bounds of the 32 rows, in keys of the sequence.
@@ -55,34 +59,32 @@ inline LaneBounds<V> lane_bounds(const RowBounds& rows, int64_t step_begin) {
   return {{V::load(begin), V::load(begin + 16)}, {V::load(end), V::load(end + 16)}};
 }
 
-inline float bias_element(const core::BiasOperand& bias, const char* base, int64_t index) {
-  switch (bias.dtype) {
-    case TESSERA_U8:
-      return reinterpret_cast<const uint8_t*>(base)[index] != 0 ? 0.0f : -kInfinity;
-    case TESSERA_F32:
-      return reinterpret_cast<const float*>(base)[index];
-    case TESSERA_F16:
-      return float_from_f16(reinterpret_cast<const uint16_t*>(base)[index]);
-    default:
-      return float_from_bf16(reinterpret_cast<const uint16_t*>(base)[index]);
+// terms[key][lane]: the bias of a step's keys and of `lanes` rows from `row` on. Keys past the sequence may lie behind
+// the bias: like lanes past the rows, they are 0 and not read.
+template <class V>
+inline void load_terms(const ScoreOptions& options, int64_t step_begin, int64_t row, int64_t lanes,
+                       float (&terms)[kStepKeys][16]) {
+  alignas(64) float rows[16][kStepKeys] = {};
+  const int64_t left = options.keys - step_begin;
+  const core::Range keys{0, left < 0 ? 0 : left < kStepKeys ? left : kStepKeys};
+  for (int64_t i = 0; i < lanes; ++i)
+    load_bias<V>(*options.problem, *options.tensors, {options.batch, options.head, row + i}, step_begin, keys, rows[i]);
+  for (int64_t key = 0; key < kStepKeys; key += 16) {
+    V block[16];
+    for (int64_t i = 0; i < 16; ++i) block[i] = V::load(rows[i] + key);
+    V::store_transposed(block, terms[key], 16, 16);
   }
 }
 
-// Softcap, bias and ALiBi of one key over 16 rows; base e in, base 2 out. `bias_rows` is element (row 0 of the lanes,
-// 0).
+// Softcap, bias and ALiBi of one key over 16 rows, the first of which has diagonal `diagonal`; base e in, base 2 out.
 template <class V>
-inline V transform_scores(V scores, const ScoreOptions& options, int64_t row, int64_t rows, int64_t diagonal,
-                          int64_t key) {
+inline V transform_scores(V scores, const ScoreOptions& options, const float* terms, int64_t diagonal, int64_t key) {
   V x = scores * V::broadcast(options.factor);
   if (options.softcap > 0) x = V::broadcast(options.softcap) * tanh(x / V::broadcast(options.softcap));
-  alignas(64) float extra[16] = {};
-  if (options.bias != nullptr)
-    for (int64_t i = 0; i < rows; ++i)
-      extra[i] = bias_element(*options.bias, options.bias_base,
-                              (row + i) * options.bias->stride[2] + key * options.bias->stride[3]);
+  V extra = options.biased ? V::load(terms) : V::zero();
   if (options.slope != 0)
-    for (int64_t i = 0; i < 16; ++i) extra[i] += core::alibi_bias(options.slope, diagonal + i, key);
-  return (x + V::load(extra)) * V::broadcast(float(core::kLog2E));
+    extra = extra + V::broadcast(-options.slope) * V::abs(V::iota() + V::broadcast(float(diagonal - key)));
+  return (x + extra) * V::broadcast(float(core::kLog2E));
 }
 
 // Takes the maximum of each row over the step's scores, in base 2, after rewriting them where options or the mask ask
@@ -101,16 +103,17 @@ inline float step_maximum(float* scores, const ScoreOptions& options, const RowB
   }
   LaneBounds<V> bounds{};
   if (mask != nullptr) bounds = lane_bounds<V>(*mask, step_begin);
+  alignas(64) float terms[2][kStepKeys][16];
+  for (int half = 0; half < 2 && options.biased; ++half) {
+    const int64_t lanes = rows - 16 * half < 0 ? 0 : rows - 16 * half > 16 ? 16 : rows - 16 * half;
+    load_terms<V>(options, step_begin, row + 16 * half, lanes, terms[half]);
+  }
   for (int64_t j = 0; j < kStepKeys; ++j) {
     const V key = V::broadcast(float(j));
     for (int half = 0; half < 2; ++half) {
       float* at = scores + j * kUnitRows + 16 * half;
-      const int64_t first = row + 16 * half;
-      const int64_t lanes = rows - 16 * half < 0 ? 0 : rows - 16 * half > 16 ? 16 : rows - 16 * half;
-      // Keys past the sequence may lie behind the bias: it is not read there.
       V x = options.transforms
-                ? transform_scores(V::load(at), options, first, step_begin + j < options.keys ? lanes : 0,
-                                   diagonal + 16 * half, step_begin + j)
+                ? transform_scores(V::load(at), options, terms[half][j], diagonal + 16 * half, step_begin + j)
                 : V::load(at) * V::broadcast(options.factor);
       if (mask != nullptr) {
         x = V::where_less(key, bounds.end[half], x, minus_infinity);

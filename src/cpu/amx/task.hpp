@@ -15,8 +15,8 @@ inline constexpr int64_t kUnit = 32;        // rows of a unit
 inline constexpr int64_t kStep = 64;        // keys of a step
 
 struct Shape {
-  int64_t parts;                // 1 for bf16, 2 for f16
-  int64_t qk_padded, v_padded;  // head dims, multiples of 32 and 16
+  int64_t parts;                // 1 for bf16, 2 for f16, 3 for f32
+  int64_t qk_padded, v_padded;  // head dims, multiples of 32; of one part, v's of 16
   int64_t q_elements;           // bf16 elements of one unit's packed Q
   int64_t o_elements;           // floats of one unit's O
   int64_t units;                // units of an item
@@ -26,16 +26,15 @@ struct Shape {
 inline Shape make_shape(const core::Problem& problem, int64_t units) {
   const auto round_up = [](int64_t x, int64_t to) { return (x + to - 1) / to * to; };
   Shape shape{};
-  shape.parts = problem.q.dtype == TESSERA_F16 ? 2 : 1;
+  shape.parts = problem.q.dtype == TESSERA_F32 ? 3 : problem.q.dtype == TESSERA_F16 ? 2 : 1;
   shape.qk_padded = round_up(problem.head_dim_qk, 32);
-  shape.v_padded = round_up(problem.head_dim_v, 16);
+  shape.v_padded = round_up(problem.head_dim_v, shape.parts == 1 ? 16 : 32);
   shape.q_elements = shape.parts * shape.qk_padded * kUnit;
   shape.o_elements = shape.v_padded * kUnit;
   shape.units = units;
   shape.scores_bytes = 2 * kStep * kUnit * 4;
   shape.p_bytes = 2 * shape.parts * kStep * kUnit * 2;
-  const int64_t widest = shape.qk_padded > shape.v_padded ? shape.qk_padded : shape.v_padded;
-  shape.scratch_bytes = round_up(32 * shape.parts * widest * 2, 64);
+  shape.scratch_bytes = 16 * shape.parts * shape.qk_padded * 2;
   shape.k_bytes = shape.parts * kChunkKeys * shape.qk_padded * 2;
   shape.v_bytes = shape.parts * kChunkKeys * shape.v_padded * 2;
   shape.unit_bytes = shape.q_elements * 2 + shape.o_elements * 4 + 2 * kUnit * 4;

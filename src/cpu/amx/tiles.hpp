@@ -21,8 +21,9 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// c[m][n] += sum over k of a[m][2k] * b[k][2n] + a[m][2k+1] * b[k][2n+1], bf16 products summed in float32; denormal
-// inputs and results count as zero, as in the instruction.
+// c[m][n] += sum over k of a[m][2k] * b[k][2n] + a[m][2k+1] * b[k][2n+1] as the instruction does it, to the bit (Intel
+// SDM, TDPBF16PS; a Xeon's results were the same): even and odd terms are summed apart from 0 on in float32, then both
+// and c; denormal inputs and results count as zero.
 class EmulatedTiles {
  public:
   static constexpr bool kNative = false;
@@ -47,16 +48,22 @@ class EmulatedTiles {
   template <int C, int A, int B>
   void dp_bf16() {
     const int columns = shapes_.row_bytes[B] / 4;
-    for (int k = 0; k < shapes_.rows[B]; ++k) {
-      float b_even[16], b_odd[16];  // widened once for all rows of a
+    float b_even[16][16], b_odd[16][16];  // widened once for all rows of a
+    for (int k = 0; k < shapes_.rows[B]; ++k)
       for (int n = 0; n < columns; ++n) {
         const uint32_t pair = registers_[B][k][n];
-        b_even[n] = widen(pair << 16), b_odd[n] = widen(pair & 0xffff0000u);
+        b_even[k][n] = widen(pair << 16), b_odd[k][n] = widen(pair & 0xffff0000u);
       }
-      for (int m = 0; m < shapes_.rows[A]; ++m) {
+    for (int m = 0; m < shapes_.rows[A]; ++m) {
+      float even[16] = {}, odd[16] = {};
+      for (int k = 0; k < shapes_.rows[B]; ++k) {
         const uint32_t pair = registers_[A][m][k];
-        add_pairs(registers_[C][m], widen(pair << 16), b_even, widen(pair & 0xffff0000u), b_odd, columns);
+        const float a_even = widen(pair << 16), a_odd = widen(pair & 0xffff0000u);
+        for (int n = 0; n < columns; ++n) even[n] += a_even * b_even[k][n], odd[n] += a_odd * b_odd[k][n];
       }
+      uint32_t* c = registers_[C][m];
+      for (int n = 0; n < columns; ++n)
+        c[n] = std::bit_cast<uint32_t>(flush(std::bit_cast<float>(c[n]) + (even[n] + odd[n])));
     }
   }
   // c[m][n] += sum over k of a[m][4k + i] * b[k][4n + i], signed bytes summed in int32, which wraps.
@@ -72,14 +79,8 @@ class EmulatedTiles {
  private:
   static int32_t digit(uint32_t quad, int i) { return static_cast<int8_t>(quad >> (8 * i)); }
   static float widen(uint32_t bits) { return (bits & 0x7f800000u) == 0 ? 0.0f : std::bit_cast<float>(bits); }
-  static void add_pairs(uint32_t* c, float even, const float* b_even, float odd, const float* b_odd, int columns) {
-    for (int n = 0; n < columns; ++n) {
-      float sum = std::bit_cast<float>(c[n]);
-      sum += even * b_even[n];
-      sum += odd * b_odd[n];
-      c[n] = std::bit_cast<uint32_t>(sum);
-    }
-  }
+  static float flush(float x) { return widen(std::bit_cast<uint32_t>(x)); }
+
   TileShapes shapes_;
   uint32_t registers_[8][16][16];
 };
