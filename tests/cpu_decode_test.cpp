@@ -406,39 +406,42 @@ TEST(CpuDecode, RowsAreAskedForInTheirOrder) {
 
 // In streams: over all heads each row of the next block's keys and values once, each stream in the order of memory, and
 // of a shorter block every row too.
-TEST(CpuDecode, StreamsAskForEveryRowOfTheNextBlock) {
-  constexpr int64_t kBlock = cpu::kDecodeBlock, kStreams = cpu::decode_test::kFarStreams, kAsked = 2 * kBlock;
-  static constexpr std::byte kMemory[1 << 16] = {};
+template <int kStreams>
+void expect_every_row_once(int64_t heads, int64_t count) {
+  constexpr int64_t kBlock = cpu::kDecodeBlock, kAsked = 2 * kBlock;
+  static constexpr std::byte kMemory[1 << 14] = {};
   constexpr int64_t kHalf = sizeof kMemory / 2;  // keys in the first half, values in the second
-  const int64_t k_bytes = 2, v_bytes = 3;
-  int64_t head_bytes[kStreams];
-  for (int64_t s = 0; s < kStreams; ++s) head_bytes[s] = s % 2 == 0 ? k_bytes : v_bytes;
+  constexpr int64_t kHeadBytes[] = {2, 3, 2, 3, 2, 3, 2, 3};
   const std::byte *keys[kBlock], *values[kBlock];
   for (int64_t j = 0; j < kBlock; ++j) keys[j] = kMemory + 100 * j, values[j] = kMemory + kHalf + 100 * j;
-  for (const int64_t heads : {1, 2, 3, 8, 24, 32})
-    for (const int64_t count : {int64_t{1}, int64_t{17}, int64_t{40}, kBlock}) {
-      std::multiset<int64_t> rows;
-      int64_t last[kStreams];
-      std::fill(std::begin(last), std::end(last), -1);
-      for (int64_t index = 0; index < heads; ++index) {
-        const std::byte* asked[kAsked + 1];
-        std::fill(std::begin(asked), std::end(asked), kMemory + 1);
-        cpu::decode_test::rows_in_streams({keys, count, 0}, {values, count, 0}, head_bytes, heads, index, asked);
-        EXPECT_EQ(asked[kAsked], kMemory + 1) << "written past the list";
-        for (int64_t j = 0; j < kAsked; ++j) {
-          const int64_t at = asked[j] - kMemory;
-          EXPECT_EQ(at >= kHalf, j % 2 == 1);
-          if (count == kBlock) EXPECT_GT(at, last[j % kStreams]) << heads << ' ' << index << ' ' << j;
-          last[j % kStreams] = at;
-          rows.insert(at);
-        }
+  std::multiset<int64_t> rows;
+  int64_t last[kStreams];
+  std::fill(std::begin(last), std::end(last), -1);
+  for (int64_t index = 0; index < heads; ++index) {
+    const std::byte* asked[kAsked + 1];
+    std::fill(std::begin(asked), std::end(asked), nullptr);
+    cpu::decode_test::rows_in_streams<kStreams>({keys, count, 0}, {values, count, 0}, kHeadBytes, heads, index, asked);
+    EXPECT_EQ(asked[kAsked], nullptr) << "written past the list";
+    for (int64_t j = 0; j < kAsked; ++j) {
+      const int64_t at = asked[j] - kMemory;
+      EXPECT_EQ(at >= kHalf, j % 2 == 1);
+      EXPECT_TRUE(count < kBlock || at > last[j % kStreams]) << heads << ' ' << index << ' ' << j;
+      last[j % kStreams] = at;
+      rows.insert(at);
+    }
+  }
+  for (int64_t j = 0; j < count; ++j)
+    for (int64_t h = 0; h < heads; ++h)
+      for (const int64_t at : {100 * j + 2 * h, kHalf + 100 * j + 3 * h}) {
+        const size_t times = rows.count(at);
+        EXPECT_TRUE(count == kBlock ? times == 1 : times >= 1) << heads << ' ' << count << ' ' << at;
       }
-      for (int64_t j = 0; j < count; ++j)
-        for (int64_t h = 0; h < heads; ++h)
-          for (const int64_t at : {100 * j + h * k_bytes, kHalf + 100 * j + h * v_bytes}) {
-            const size_t times = rows.count(at);
-            EXPECT_TRUE(count == kBlock ? times == 1 : times >= 1) << heads << ' ' << count << ' ' << at;
-          }
+}
+TEST(CpuDecode, StreamsAskForEveryRowOfTheNextBlock) {
+  for (const int64_t heads : {1, 2, 3, 8, 24, 32})
+    for (const int64_t count : {int64_t{1}, int64_t{17}, int64_t{40}, cpu::kDecodeBlock}) {
+      expect_every_row_once<8>(heads, count);
+      expect_every_row_once<4>(heads, count);
     }
 }
 

@@ -65,7 +65,10 @@ class DecodeRun {
     k_scales_ = scales_of(tensors_.k_scale, problem_.k_scale);
     v_scales_ = scales_of(tensors_.v_scale, problem_.v_scale);
     has_terms_ = problem_.softcap > 0 || problem_.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
-    for (int64_t s = 0; s < kFarStreams; ++s)
+    const int64_t block_bytes =
+        (unit.head_end - unit.head_begin) * problem_.head_dim_qk * Element::kBytes * kDecodeBlock;
+    streams_ = block_bytes >= kStreamPart * 4 ? 8 : block_bytes >= kStreamPart * 2 ? 4 : 0;
+    for (int64_t s = 0; s < kMostStreams; ++s)
       stream_head_bytes_[s] = (s % 2 == 0 ? problem_.k : problem_.v).head_stride * Element::kBytes;
     const int64_t used = unit.sequence.seqlen_q * problem_.group;
     row_count_ = (unit.row_end < used ? unit.row_end : used) - unit.row_begin;
@@ -201,7 +204,7 @@ class DecodeRun {
   }
 
   // What is asked for during a head's keys and values. Near: values follow the keys, then come the keys of the next
-  // head, after the last one of the next block.
+  // head, after the last one of the next block. Far: the head's share of the next block.
   Ahead locate_ahead(const Head& head, int32_t h, int64_t count, int64_t next_count, int64_t parity) {
     const int64_t k_bytes = problem_.k.head_stride * Element::kBytes,
                   v_bytes = problem_.v.head_stride * Element::kBytes;
@@ -209,19 +212,22 @@ class DecodeRun {
     const RowsInUse keys = {k_rows(parity), count, head.k}, values = {v_rows(parity), count, head.v};
     const RowsInUse next_keys = {k_rows(parity ^ 1), next_count, 0}, next_values = {v_rows(parity ^ 1), next_count, 0};
     const bool has_far = count == kDecodeBlock && next_count > 0;
-    const std::byte **k_near = ahead(0), **v_near = ahead(1), **far = ahead(2);
+    const std::byte **k_near = ahead(0), **v_near = ahead(1), **far = ahead(2), **v_far = ahead(3);
     if (has_far && tiles_.near_rows == 0) {
       rows_far(next_keys, heads, k_bytes, index * kDecodeBlock, kDecodeBlock, far);
-      rows_far(next_values, heads, v_bytes, index * kDecodeBlock, kDecodeBlock, far + kDecodeBlock);
-      return {{nullptr, far}, {nullptr, far + kDecodeBlock}};
+      rows_far(next_values, heads, v_bytes, index * kDecodeBlock, kDecodeBlock, v_far);
+      return {{nullptr, far}, {nullptr, v_far}};
     }
     const RowsInUse other = {k_rows(parity), count, head.k + k_bytes};
     rows_near(keys, values, tiles_.near_rows, k_near);
     rows_near(values, h + 1 == unit_.head_end ? next_keys : other, tiles_.near_rows, v_near);
     repeat_last(k_near, count);
-    if (!has_far) return {{k_near, k_near}, {v_near, v_near}};
-    rows_in_streams(next_keys, next_values, stream_head_bytes_, heads, index, far);
-    return {{k_near, far}, {v_near, far + kDecodeBlock}};
+    if (!has_far || streams_ == 0) return {{k_near, nullptr}, {v_near, nullptr}};
+    if (streams_ == 8)
+      rows_in_streams<8>(next_keys, next_values, stream_head_bytes_, heads, index, far);
+    else
+      rows_in_streams<4>(next_keys, next_values, stream_head_bytes_, heads, index, far);
+    return {{k_near, far}, {v_near, v_far}};
   }
   // Products take keys in units, also where a block ends between them.
   static void repeat_last(const std::byte** rows, int64_t count) {
@@ -334,7 +340,7 @@ class DecodeRun {
   float *scores_, *bias_, *scale_;
   const std::byte** address_;
   alignas(64) float alpha_[kDecodeStrip];
-  int64_t stream_head_bytes_[kFarStreams];
+  int64_t streams_, stream_head_bytes_[kMostStreams];
   int64_t k_scale_at_[kDecodeBlock], v_scale_at_[kDecodeBlock];
   int64_t row_count_ = 0;
   float factor_;

@@ -16,33 +16,38 @@ inline constexpr int kDecodeRows = 4;
 template <class V>
 inline constexpr int kDecodeWidth = V::kVecs > 1 ? 4 : 1;
 inline constexpr int64_t kPair = 32;  // elements that load_pair takes
-// Keys and values of four quarters of the next block in turns (docs/notes/cpu.md).
-inline constexpr int64_t kFarStreams = 8;
+// Rows are asked for ahead in 8 streams, or 4 where a stream's part of a block would be less than a page, or none: in
+// parts of half a page int8 was slower than without (docs/notes/cpu.md).
+inline constexpr int64_t kMostStreams = 8, kStreamPart = 4096;
 
-// What is asked for while a head's keys or values are worked on: with row j of them row j of two lists
-// (docs/notes/cpu.md),
-// far: the next block into L2, in the order of memory in a few streams at once, which the hardware follows; it does not
-//   follow many that lie a head's row apart.
+// What is asked for while a head's keys or values are worked on: with row j of them row j of two lists, each of which
+// may be absent (docs/notes/cpu.md),
+// far: the next block, in the order of memory in some streams at once, into L2: the hardware follows these and brings
+//   more than the core's few outstanding misses; it does not follow rows that lie a key apart.
 // near: what comes some rows later in the order of use, into L1, so that no product waits for L2, whose misses queue
-//   behind those of memory. Null where L1 is too small.
-// One row at a time: in one burst the requests would fill the core's few outstanding misses and stall it.
+//   behind those of memory. Absent where L1 is too small.
+// One row at a time, and as many during keys as during values: a burst fills the outstanding misses and stalls.
 struct RowsAhead {
   const std::byte* const* near;
   const std::byte* const* far;
 
+  // With `rows`, which are there already, where there is no list.
+  RowsAhead with_far(const std::byte* const* rows) const { return {near, far != nullptr ? far : rows}; }
+
   // The line of 64 bytes from `byte` on of row j.
   [[gnu::always_inline]] void ask(int64_t j, int64_t byte) const {
-    __builtin_prefetch(far[j] + byte, 0, 2);
+    if (far != nullptr) __builtin_prefetch(far[j] + byte, 0, 2);
     if (near != nullptr) __builtin_prefetch(near[j] + byte, 0, 3);
   }
-  // The lines that begin in `kBytes` bytes from `byte`, a multiple of kBytes, on.
+  // The lines that begin in `kBytes` bytes from `byte`, a multiple of kBytes, on; far must be there, since the vector
+  // loops pay for another branch.
   template <int kBytes>
   [[gnu::always_inline]] void ask_for(int64_t j, int64_t byte) const {
-    if constexpr (kBytes >= 64) {
 #pragma GCC unroll 4
-      for (int line = 0; line < kBytes; line += 64) ask(j, byte + line);
-    } else if (byte % 64 == 0) {
-      ask(j, byte);
+    for (int line = 0; line < kBytes; line += 64) {
+      if (kBytes < 64 && byte % 64 != 0) break;
+      __builtin_prefetch(far[j] + byte + line, 0, 2);
+      if (near != nullptr) __builtin_prefetch(near[j] + byte + line, 0, 3);
     }
   }
 };
@@ -72,24 +77,26 @@ inline void rows_far(const RowsInUse& next, int64_t heads, int64_t head_bytes, i
     if (++head == heads) head = 0, ++key;
   }
 }
-// to[0 .. 2 kDecodeBlock): what head `index` of `heads` asks for of the next block, a row of each stream in turn; the
-// heads of stream s lie head_bytes[s] apart. Rows of keys that are not there are those of the last one.
+// to[0 .. 2 kDecodeBlock): what head `index` of `heads` asks for of the next block, a row of each stream in turn: keys
+// and values alternate, and each has kStreams / 2 parts of the block. The heads of stream s lie head_bytes[s] apart.
+// Rows of keys that are not there are those of the last one.
 // On vectors, which must not be loaded from what was stored just before: such a load waits for all stores in flight.
-inline void rows_in_streams(const RowsInUse& keys, const RowsInUse& values, const int64_t (&head_bytes)[kFarStreams],
+template <int kStreams>
+inline void rows_in_streams(const RowsInUse& keys, const RowsInUse& values, const int64_t (&head_bytes)[kMostStreams],
                             int64_t heads, int64_t index, const std::byte** to) {
-  constexpr int64_t kShare = 2 * kDecodeBlock / kFarStreams;  // keys of a stream, and rows that a head asks it for
+  constexpr int64_t kShare = 2 * kDecodeBlock / kStreams;  // keys of a stream, and rows that a head asks it for
   int64_t key = index * kShare / heads, head = index * kShare % heads;
   for (int64_t j = 0; j < kShare; head = 0, ++key) {
-    const std::byte* row[kFarStreams];
+    const std::byte* row[kStreams];
 #pragma GCC unroll 8
-    for (int64_t s = 0; s < kFarStreams; ++s) {
+    for (int64_t s = 0; s < kStreams; ++s) {
       const RowsInUse& all = s % 2 == 0 ? keys : values;
       const int64_t own = s / 2 * kShare + key;
       row[s] = all.rows[own < all.count ? own : all.count - 1] + head * head_bytes[s];
     }
-    for (const int64_t end = kShare < j + heads - head ? kShare : j + heads - head; j < end; ++j, to += kFarStreams) {
+    for (const int64_t end = kShare < j + heads - head ? kShare : j + heads - head; j < end; ++j, to += kStreams) {
 #pragma GCC unroll 8
-      for (int64_t s = 0; s < kFarStreams; ++s) {
+      for (int64_t s = 0; s < kStreams; ++s) {
         to[s] = row[s];
         row[s] += head_bytes[s];
       }
@@ -252,11 +259,13 @@ class VectorProducts {
   void begin_head(int64_t, const float*, int64_t) {}
 
   void scores(const ScoreBlock& block, RowsAhead ahead) {
+    ahead = ahead.with_far(block.keys.rows);
     for (int64_t r = 0; r < block.rows; r += kDecodeRows)
       score_keys<V, Element>(block.keys, block.q + r * block.stride, block.factor, block.scores + r * kDecodeStride,
                              ahead);
   }
   void values(const ValueBlock& block, RowsAhead ahead) {
+    ahead = ahead.with_far(block.values.rows);
     const int64_t dim = block.values.dim;
     for (int64_t r = 0; r < block.rows; r += kDecodeRows) {
       int64_t c = 0;
