@@ -86,6 +86,80 @@ TEST(GpuQuantize, HeldRowsHaveTheBitsOfTheCpu) {
       }
 }
 
+// More than one group of whole cells (a third of the emulator's L2 cache is 350 KB): of batches, of heads of one, of
+// heads of all, the last one smaller, or one that nothing divides.
+TEST(GpuQuantize, GroupsOfCellsHaveTheBitsOfTheCpu) {
+  if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  const struct {
+    QuantizeShape shape;
+    int cells;
+    bool rotated, mean;
+  } cases[] = {
+      {{3, 500, 2, 128}, 5, false, false}, {{3, 500, 2, 128}, 5, true, false},  {{3, 500, 2, 128}, 5, false, true},
+      {{2, 700, 3, 128}, 5, false, false}, {{2, 1500, 3, 64}, 5, true, false},  {{2, 700, 3, 128}, 5, false, true},
+      {{2, 700, 5, 64}, 4, false, false},  {{2, 700, 5, 64}, 4, true, false},   {{2, 700, 5, 64}, 4, false, true},
+      {{5, 400, 2, 64}, 1, false, false},  {{3, 400, 2, 128}, 1, true, false},  {{3, 400, 2, 128}, 1, false, true},
+      {{2, 1000, 2, 128}, 0, true, false}, {{2, 1000, 2, 128}, 0, false, true}, {{3, 300, 2, 192}, 5, true, true},
+      {{1, 400, 4, 256}, 4, true, false},
+  };
+  size_t turn = 0;
+  for (const auto& c : cases) {
+    const int32_t from = kFrom[turn % 2], to = turn / 2 % 2 == 0 ? TESSERA_E4M3 : TESSERA_INT8;
+    const bool order = turn++ % 3 == 1;
+    SCOPED_TRACE(::testing::Message() << "b" << c.shape.batch << " n" << c.shape.seqlen << " h" << c.shape.heads << " d"
+                                      << c.shape.head_dim << " cells " << c.cells << " rotated " << c.rotated
+                                      << " mean " << c.mean << " order " << order);
+    QuantizeCase cpu(from, to, c.shape);
+    cpu.set_scales(c.cells);
+    if (c.rotated) cpu.rotate(3);
+    if (c.mean) cpu.subtract_mean();
+    if (order) cpu.set_order();
+    cpu.x.fill([&](int64_t b, int64_t i, int64_t h, int64_t e) {
+      return static_cast<double>((i * 37 + b * 29 + h * 11 + e * 53) % 257 - 128) / 32 * static_cast<double>(1 + h + b);
+    });
+    expect_bits_of_the_cpu(cpu);
+  }
+}
+
+// A mean that is taken off can make a number too large for float32, which counts for no scale.
+TEST(GpuQuantize, DifferencesPastTheLargestNumberCountForNothing) {
+  if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  for (const int32_t from : {TESSERA_BF16, TESSERA_F32})
+    for (const int32_t dim : {64, 20}) {
+      SCOPED_TRACE(::testing::Message() << name_of(from) << " d " << dim);
+      QuantizeCase cpu(from, TESSERA_E4M3, {.batch = 1, .seqlen = 200, .heads = 2, .head_dim = dim});
+      cpu.x.fill([&](int64_t, int64_t i, int64_t h, int64_t e) {
+        if (e != 3 || h != 1) return static_cast<double>(i % 7);
+        return i == 150 ? 0x1p127 : i % 2 == 0 ? -0x1.8p127 : -0x1.8p126;
+      });
+      cpu.set_scales(4);
+      cpu.subtract_mean();
+      expect_bits_of_the_cpu(cpu);
+    }
+}
+
+// Rows of 64 and 128 rotated channels, whole in a thread: what is not finite counts in no scale.
+TEST(GpuQuantize, RotatedRowsHaveTheBitsOfTheCpu) {
+  if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  size_t turn = 0;
+  for (const int32_t dim : {64, 128})
+    for (const auto& [cells, scale_rows] : {std::pair{-1, 0}, {0, 0}, {5, 0}, {7, 128}, {7, 1}, {3, 1}})
+      for (const bool finite : {true, false}) {
+        const int32_t from = kFrom[turn % 2], to = turn / 2 % 2 == 0 ? TESSERA_E4M3 : TESSERA_INT8;
+        ++turn;
+        SCOPED_TRACE(::testing::Message() << name_of(from) << " to " << name_of(to) << " d " << dim << " cells "
+                                          << cells << " of " << scale_rows << " rows, finite " << finite);
+        QuantizeCase cpu(from, to, {.batch = 2, .seqlen = 141, .heads = 2, .head_dim = dim});
+        cpu.set_scales(cells, scale_rows);
+        cpu.rotate(17);
+        if (!finite) {
+          cpu.x.set(0, 3, 1, 5, INFINITY), cpu.x.set(1, 140, 0, 7, -INFINITY), cpu.x.set(1, 140, 0, 9, INFINITY);
+          cpu.x.set(1, 9, 1, 2, NAN);
+        }
+        expect_bits_of_the_cpu(cpu);
+      }
+}
+
 // More rows than a block of the means loads at once, and some more; threads that have no channel.
 TEST(GpuQuantize, MeansOfManyRowsHaveTheBitsOfTheCpu) {
   if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;

@@ -41,7 +41,7 @@ cudaError_t launch_merge(const tessera_merge_args& args, bool backward, cudaStre
 cudaError_t launch_append(const AppendParams& params, uint32_t blocks, cudaStream_t stream);
 cudaError_t prepare_append();  // on the current device
 
-// tessera_quantize; own_scales: no two blocks of 128 rows of a head share a scale.
-cudaError_t launch_quantize(const QuantizeParams& params, bool own_scales, cudaStream_t stream);
+// tessera_quantize. Of `params` what the cut decides is filled in by the launches.
+cudaError_t launch_quantize(const QuantizeParams& params, const QuantizeCut& cut, cudaStream_t stream);
 
 }  // namespace tessera::cuda

@@ -3,6 +3,7 @@
 #include "quantize.hpp"
 
 #include "device.hpp"
+#include "device_info.hpp"
 #include "launch.hpp"
 
 namespace tessera::core {
@@ -14,6 +15,27 @@ constexpr int32_t kMostRotatedDim = 512;  // bits of QuantizeParams.negated
 bool is_aligned(const void* pointer, const cuda::Strides& strides, int64_t element, int64_t access) {
   return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(access) == 0 &&
          ((strides.batch | strides.row | strides.head) * element) % access == 0;
+}
+
+// A launch stores what the one before it has read for its scales: groups of whole cells whose x is a third of the L2
+// cache, which meanwhile takes in the next group and y too. A cell that is larger is a group.
+cuda::QuantizeCut cut_of(const Quantize& quantize, const DeviceInfo& device) {
+  const tessera_quantize_args& args = *quantize.args;
+  cuda::QuantizeCut cut{};
+  cut.own_scales = args.scale_data != nullptr && quantize.tiles_own_cells();
+  cut.overlaps = device.arch >= 90;
+  const int64_t batch = std::max<int64_t>(args.batch, 1), heads = args.heads;
+  const int64_t rows = quantize.packed() ? args.total / batch : args.seqlen;
+  const int64_t head_bytes = std::max<int64_t>(rows, 1) * args.head_dim * dtype_bytes(quantize.x.dtype);
+  const int64_t fit = std::max<int64_t>(device.l2_bytes / 3 / head_bytes, 1);
+  const bool by_batch = quantize.scale_stride[0] != 0, by_head = quantize.scale_stride[2] != 0;
+  int64_t batches = batch, own_heads = heads;
+  if (by_batch && (fit >= heads || !by_head))
+    batches = std::clamp<int64_t>(fit / heads, 1, batch);
+  else if (by_head)
+    batches = by_batch ? 1 : batch, own_heads = std::clamp<int64_t>(fit / batches, 1, heads);
+  cut.batches = static_cast<int32_t>(batches), cut.heads = static_cast<int32_t>(own_heads);
+  return cut;
 }
 
 }  // namespace
@@ -58,19 +80,23 @@ int run_quantize_cuda(const Quantize& quantize, void* stream, tessera_status* st
   params.x_dtype = quantize.x.dtype, params.y_dtype = quantize.y.dtype;
   params.scale_rows = args.scale_rows, params.rotation = quantize.rotation;
   params.ordered = quantize.ordered();
-  for (int32_t c = 0; c < args.head_dim && quantize.rotation > 0; ++c)
-    params.negated[c / 32] |= uint32_t{rotation_negates(args.seed, c)} << c % 32;
-  params.by_heads = cuda::Divisor(static_cast<uint32_t>(args.heads));
-  params.by_batch = cuda::Divisor(static_cast<uint32_t>(args.batch));
+  for (int32_t c = 0; c < args.head_dim && quantize.rotation > 0; ++c) {
+    const uint32_t negated = rotation_negates(args.seed, c) ? 1 : 0;
+    params.negated[c / 32] |= negated << c % 32;
+    if (c / 2 < static_cast<int32_t>(std::size(params.negated_pairs)))
+      params.negated_pairs[c / 2] |= negated << (c % 2 == 0 ? 15 : 31);
+  }
   params.by_held = cuda::Divisor(static_cast<uint32_t>(args.head_dim / cuda::kHeldChannels));
   params.x_aligned = is_aligned(args.x_data, params.x_stride, dtype_bytes(quantize.x.dtype), 16);
   params.y_aligned = is_aligned(args.y_data, params.y_stride, 1, params.ordered ? 16 : 8);
   params.held = args.head_dim % cuda::kHeldChannels == 0 && args.head_dim <= cuda::kMostHeldDim && params.x_aligned &&
-                is_aligned(args.y_data, params.y_stride, 1, 16) && is_aligned(params.mean, {}, 4, 16);
-  const bool own_scales = args.scale_data != nullptr && quantize.tiles_own_cells();
+                is_aligned(args.y_data, params.y_stride, 1, 16) && is_aligned(params.mean, {}, 4, 16) &&
+                args.batch * args.heads <= INT32_MAX / (cuda::kMostHeldDim / cuda::kHeldMeanChannels);
+  const char* reason = "";
+  const cuda::QuantizeCut cut = cut_of(quantize, *cuda_info(args.device, &reason));
   cuda::DeviceScope scope(args.device);
   if (scope.error() != cudaSuccess) return scope.finish(scope.error(), "quantize: making the device current", status);
-  return scope.finish(cuda::launch_quantize(params, own_scales, static_cast<cudaStream_t>(stream)), "quantize: launch",
+  return scope.finish(cuda::launch_quantize(params, cut, static_cast<cudaStream_t>(stream)), "quantize: launch",
                       status);
 }
 

@@ -56,7 +56,8 @@ __device__ __forceinline__ Unit transform_unit(const QuantizeParams& p, Unit uni
 // What a block works on, and its walk over quads of rows.
 class QuantizeTile : public QuantizeBlock {
  public:
-  __device__ explicit QuantizeTile(const QuantizeParams& params) : QuantizeBlock(params) {
+  __device__ explicit QuantizeTile(const QuantizeParams& params)
+      : QuantizeBlock(params, place_of_block(params, share_of_block(params))) {
     units_ = (p_.dim + kAppendUnit - 1) / kAppendUnit;
   }
 
@@ -173,10 +174,7 @@ class QuantizeTile : public QuantizeBlock {
 };
 
 // Means of 64 channels of a head: sums in float64, each thread's rows 128 apart, then 4 threads' of a warp, then these
-// in order. A block for each multiprocessor is usual, so that only its own threads hide latency: each has the loads of
-// 4 rows in flight, which branches between them would not let it. kFrom: the dtype where whole units are aligned, or
-// -1.
-template <int32_t kFrom>
+// in order.
 __global__ void __launch_bounds__(kQuantizeMeanThreads)
     quantize_means_kernel(const __grid_constant__ QuantizeParams p) {
   constexpr int kLanes = kQuantizeMeanChannels / kAppendUnit, kRows = kQuantizeMeanThreads / kLanes, kWarp = 32;
@@ -193,32 +191,14 @@ __global__ void __launch_bounds__(kQuantizeMeanThreads)
   const int given = chunk * kQuantizeMeanChannels + lane * kAppendUnit, first = given < p.dim ? given : 0;
   const int left = p.dim - first, channels = left < kAppendUnit ? left : kAppendUnit;
   double sum[kAppendUnit] = {};
-  const auto load = [&](const char* from) {
-    return kFrom < 0 ? load_unit(from, p.x_dtype, first, channels, p.x_aligned)
-                     : load_unit(from, kFrom, first, kAppendUnit, true);
-  };
-  const auto add = [&](const Unit& unit) {
+  for (int64_t row = own; row < rows.count; row += kRows) {
+    const Unit unit = load_unit(row_of_x(p, batch, rows.first + row, head), p.x_dtype, first, channels, p.x_aligned);
 #pragma unroll
     for (int i = 0; i < kAppendUnit; ++i) {
       const bool finite = fabsf(unit.x[i]) < INFINITY;
       sum[i] += static_cast<double>(finite ? unit.x[i] : 0.0f);
     }
-  };
-  constexpr int kFlight = kFrom < 0 ? 1 : 4;
-  const char* from = row_of_x(p, batch, rows.first + own, head);
-  const int64_t pitch = kRows * p.x_stride.row * (p.x_dtype == TESSERA_F32 ? 4 : 2);
-  int64_t row = own;
-  for (int64_t end = kFlight * kRows; end <= rows.count; end += kFlight * kRows) {
-    Unit units[kFlight];
-#pragma unroll
-    for (int k = 0; k < kFlight; ++k) units[k] = load(from + k * pitch);
-    __syncwarp();  // the compiler would have a load wait for the sums of the one before
-#pragma unroll
-    for (int k = 0; k < kFlight; ++k) add(units[k]);
-    row += kFlight * kRows, from += kFlight * pitch;
   }
-#pragma unroll 1
-  for (; row < rows.count; row += kRows, from += pitch) add(load(from));
 #pragma unroll
   for (int i = 0; i < kAppendUnit; ++i) {
 #pragma unroll

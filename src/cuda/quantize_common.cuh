@@ -9,6 +9,7 @@
 
 #include "element.hpp"
 #include "ptx/convert.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/math.cuh"
 #include "quantize_math.hpp"
 #include "quantize_params.hpp"
@@ -38,21 +39,33 @@ __device__ __forceinline__ float* scale_cell(const QuantizeParams& p, int batch,
   const int64_t block = p.scale_rows > 0 ? row / p.scale_rows : 0;
   return p.scale + batch * p.scale_stride[0] + block * p.scale_stride[1] + head * p.scale_stride[2];
 }
-// Which 128 rows of which head a block takes: those of all sequences before the next ones, as the means are walked.
+// Which 128 rows of which head a block takes.
 struct QuantizePlace {
   int batch, tile, head;
 };
-__device__ __forceinline__ QuantizePlace place_of_block(const QuantizeParams& p) {
-  const uint32_t index = p.reversed ? gridDim.x - 1 - blockIdx.x : blockIdx.x, outer = p.by_heads.divide(index);
-  const uint32_t tile = p.by_batch.divide(outer);
-  return {static_cast<int>(outer - tile * p.by_batch.value), static_cast<int>(tile),
-          static_cast<int>(index - outer * p.by_heads.value)};
+__device__ __forceinline__ QuantizePlace place_in(const QuantizeGroup& group, uint32_t index) {
+  const uint32_t outer = group.by_heads.divide(index), tile = group.by_batches.divide(outer);
+  return {group.batch + static_cast<int>(outer - tile * group.by_batches.value), static_cast<int>(tile),
+          group.head + static_cast<int>(index - outer * group.by_heads.value)};
+}
+// What a block of a launch does, and which of those that do it it is.
+struct QuantizeShare {
+  bool finds;
+  uint32_t index;
+};
+__device__ __forceinline__ QuantizeShare share_of_block(const QuantizeParams& p) {
+  const uint32_t both = p.find_blocks < p.store_blocks ? p.find_blocks : p.store_blocks;
+  const bool paired = blockIdx.x / 2 < both, finds = paired ? blockIdx.x % 2 == 0 : p.find_blocks > both;
+  const uint32_t index = paired ? blockIdx.x / 2 : blockIdx.x - both;
+  return {finds, p.reversed ? (finds ? p.find_blocks : p.store_blocks) - 1 - index : index};
+}
+__device__ __forceinline__ QuantizePlace place_of_block(const QuantizeParams& p, const QuantizeShare& share) {
+  return place_in(share.finds ? p.find : p.store, share.index);
 }
 // The rows of a block: up to 128 of one head.
 class QuantizeBlock {
  public:
-  __device__ explicit QuantizeBlock(const QuantizeParams& params) : p_(params) {
-    const QuantizePlace place = place_of_block(p_);
+  __device__ QuantizeBlock(const QuantizeParams& params, const QuantizePlace& place) : p_(params) {
     head_ = place.head, batch_ = place.batch;
     begin_ = int64_t{place.tile} * kQuantizeRows;
     rows_ = sequence_rows(p_, batch_);
@@ -90,8 +103,9 @@ __device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, f
   }
 }
 
-// Every cell becomes cell_value.
+// Every cell becomes cell_value. What comes next may read x meanwhile.
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_cells_kernel(const __grid_constant__ QuantizeParams p) {
+  ptx::let_next_grid_begin();
   const int64_t count = p.cells[0] * p.cells[1] * p.cells[2], step = int64_t{gridDim.x} * kQuantizeThreads;
   for (int64_t i = int64_t{blockIdx.x} * kQuantizeThreads + threadIdx.x; i < count; i += step) {
     const int64_t head = i % p.cells[2], block = i / p.cells[2] % p.cells[1], batch = i / p.cells[2] / p.cells[1];
