@@ -5,12 +5,12 @@
 // each packed chunk of K and V, which are packed once per item and stay in L2 beside the units' Q and O, because L3
 // cannot feed the tiles. For item / for chunk of 256 keys / for unit / for step of 64 keys:
 //     P^T(step) = exp2(S^T - row_max) on the vector units, and between its pieces, product by product, on the tiles
-//     S^T(step + 1) = K Q^T and O^T += V^T P^T(step - 1), also where the step behind or before is another unit's
-// Within one instruction stream both units then work at once, and no tile load waits for what was stored just before.
+//     O^T += V^T P^T(step - 1) and then S^T(step + 1) = K Q^T, also where the step behind or before is another unit's
+// Within one instruction stream both units then work at once, and the scores whose maxima come next are still in L1.
 // O is rescaled only when a row's maximum grew by more than 2^8: P stays below 2^8, and the sum keeps its accuracy.
 // Work: 4 * 32 * 64 * head_dim FLOPs a step on the tiles, 2048 exponentials on the vector units.
-// Memory of a task, in this order: S and P (2 steps each), row scratch, K chunk, V chunk, units' Q, O, row_max and
-// row_sum.
+// Memory of a task, in this order: S and P (2 steps each; P of one part stands in S), row scratch, K chunk, V chunk,
+// units' Q, O, row_max and row_sum.
 #pragma once
 
 #include <cstdint>
@@ -224,8 +224,8 @@ class ForwardTask {
       int64_t due = 0;  // pieces, in 2^-16
       const int64_t share = products > 0 ? (pieces.kPieces << 16) / products : 0;
       const auto piece = [&] { pieces.advance((due += share) >> 16); };
-      if (next.unit != nullptr) score_products(*next.unit, next.step - base, memory_.scores[parity ^ 1], piece);
       if (before.unit != nullptr) value_products(*before.unit, before.step - base, memory_.p[parity ^ 1], piece);
+      if (next.unit != nullptr) score_products(*next.unit, next.step - base, memory_.scores[parity ^ 1], piece);
       pieces.advance(pieces.kPieces);
       pieces.add_sums(unit.statistics.row_sum);
       before = now;

@@ -70,7 +70,8 @@ class ProbabilityPieces {
       const V even = exp2_of_score<kParts>(V::fma(V::load(at), multiplier, offset_[half]));
       const V odd = exp2_of_score<kParts>(V::fma(V::load(at + kUnitRows), multiplier, offset_[half]));
       sum_[half] = sum_[half] + (even + odd);
-      uint16_t* to = p_ + ((key / 32) * 2 + half) * kTileElements + (key % 32) / 2 * 32;
+      uint16_t* to = kParts == 1 ? p_ + key / 2 * kPairElements + half * 32
+                                 : p_ + ((key / 32) * 2 + half) * kTileElements + (key % 32) / 2 * 32;
       store_pairs<kParts>(even, odd, to, kPartElements);
     }
   }

@@ -69,10 +69,10 @@ inline void multiply_stripes(Tiles& tiles, const Stripe& a, const Stripe& b, con
 // Loads P^T of one part, for multiply_values.
 template <class Tiles>
 inline void load_probabilities(Tiles& tiles, const Columns& p) {
-  tiles.template load<4>(p.tiles, 64);
-  tiles.template load<5>(p.tiles + kTileElements, 64);
-  tiles.template load<6>(p.tiles + 2 * kTileElements, 64);
-  tiles.template load<7>(p.tiles + 3 * kTileElements, 64);
+  tiles.template load<4>(p.tiles, kPairElements * 2);
+  tiles.template load<5>(p.tiles + 32, kPairElements * 2);
+  tiles.template load<6>(p.tiles + 16 * kPairElements, kPairElements * 2);
+  tiles.template load<7>(p.tiles + 16 * kPairElements + 32, kPairElements * 2);
 }
 template <class Tiles, class Between>
 inline void multiply_values(Tiles& tiles, const Stripe& v, const Between& between) {

@@ -17,6 +17,8 @@ namespace tessera::cpu::TESSERA_CPU_ISA {
 
 inline constexpr int64_t kUnitRows = amx::kUnit;  // queries of a unit: two tiles side by side
 inline constexpr int64_t kStepKeys = amx::kStep;  // S, P and the step's K and V tiles share the 48 KB of L1
+// Probabilities of one part stand where the scores of their two keys stood, in the first of them: L1 holds the rest.
+inline constexpr int64_t kPairElements = 2 * kUnitRows * 2;  // of bf16
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The running statistics of a unit: row_max in base 2, row_sum of exp2(x - row_max), both [32].
@@ -95,10 +97,19 @@ inline float step_maximum(float* scores, const ScoreOptions& options, const RowB
   const V minus_infinity = V::broadcast(-kInfinity);
   maximum[0] = maximum[1] = minus_infinity;
   if (mask == nullptr && !options.transforms) {
-    for (int64_t j = 0; j < kStepKeys; ++j)
-      for (int half = 0; half < 2; ++half)
-        maximum[half] = V::max(V::load(scores + j * kUnitRows + 16 * half), maximum[half]);
-    for (V& m : maximum) m = m * V::broadcast(options.factor);
+    // Four chains a half: one would wait four cycles at each of 64 keys.
+    constexpr int kChains = 4;
+    V chain[2][kChains];
+    for (auto& half : chain)
+      for (V& c : half) c = minus_infinity;
+    for (int64_t j = 0; j < kStepKeys; j += kChains)
+#pragma GCC unroll 4
+      for (int c = 0; c < kChains; ++c)
+        for (int half = 0; half < 2; ++half)
+          chain[half][c] = V::max(V::load(scores + (j + c) * kUnitRows + 16 * half), chain[half][c]);
+    for (int half = 0; half < 2; ++half)
+      maximum[half] = V::max(V::max(chain[half][0], chain[half][1]), V::max(chain[half][2], chain[half][3])) *
+                      V::broadcast(options.factor);
     return options.factor;
   }
   LaneBounds<V> bounds{};

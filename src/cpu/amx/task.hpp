@@ -33,7 +33,7 @@ inline Shape make_shape(const core::Problem& problem, int64_t units) {
   shape.o_elements = shape.v_padded * kUnit;
   shape.units = units;
   shape.scores_bytes = 2 * kStep * kUnit * 4;
-  shape.p_bytes = 2 * shape.parts * kStep * kUnit * 2;
+  shape.p_bytes = shape.parts == 1 ? 0 : 2 * shape.parts * kStep * kUnit * 2;
   shape.scratch_bytes = 16 * shape.parts * shape.qk_padded * 2;
   shape.k_bytes = shape.parts * kChunkKeys * shape.qk_padded * 2;
   shape.v_bytes = shape.parts * kChunkKeys * shape.v_padded * 2;
@@ -58,8 +58,9 @@ struct TaskMemory {
     };
     scores[0] = reinterpret_cast<float*>(take(shape.scores_bytes / 2));
     scores[1] = reinterpret_cast<float*>(take(shape.scores_bytes / 2));
-    p[0] = reinterpret_cast<uint16_t*>(take(shape.p_bytes / 2));
-    p[1] = reinterpret_cast<uint16_t*>(take(shape.p_bytes / 2));
+    for (int i = 0; i < 2; ++i)
+      p[i] = shape.parts == 1 ? reinterpret_cast<uint16_t*>(scores[i])
+                              : reinterpret_cast<uint16_t*>(take(shape.p_bytes / 2));
     scratch = reinterpret_cast<uint16_t*>(take(shape.scratch_bytes));
     k = reinterpret_cast<uint16_t*>(take(shape.k_bytes));
     v = reinterpret_cast<uint16_t*>(take(shape.v_bytes));
