@@ -16,7 +16,6 @@
 #pragma once
 
 #include "backward_scores.hpp"
-#include "bias_gradient.hpp"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
@@ -85,79 +84,32 @@ class QueryGradients {
   int64_t padded_;
 };
 
+// The products of blocks of query rows against a chunk on vectors. Rows of dq, dk and dv lie one behind the other.
 template <class V>
-class BackwardRun {
+class VectorProducts {
   using T = typename V::Scalar;
   using Scores = ScoreGradients<V>;
   static constexpr int64_t kRows = V::kRows, kLanes = V::kLanes, kPanel = V::kVecs * V::kLanes;
   static constexpr int64_t kMaxStrips = 64;
 
  public:
-  BackwardRun(const BackwardCall& call, const BackwardTask& task, std::byte* workspace)
-      : call_(call),
-        task_(task),
-        problem_(*call.problem),
-        tiles_(call.tiles),
-        scores_(call, workspace),
+  using Queries = QueryGradients<V>;
+
+  VectorProducts(const BackwardCall& call, Scores& scores, std::byte* workspace)
+      : tiles_(call.tiles),
+        scores_(scores),
         k_panels_(Scores::template piece<T>(workspace, tiles_.k_panels_at)),
         dk_(Scores::template piece<T>(workspace, tiles_.dk_at)),
-        dv_(Scores::template piece<T>(workspace, tiles_.dv_at)),
-        dq_(Scores::template piece<T>(workspace, tiles_.dq_at)),
-        stretch_dq_(Scores::template piece<T>(workspace, tiles_.stretch_dq_at)) {}
+        dv_(Scores::template piece<T>(workspace, tiles_.dv_at)) {}
 
-  void run() {
-    const core::Sequence& sequence = task_.sequence;
-    const int32_t head = task_.kv_head * problem_.group;
-    scores_.begin_heads(sequence, task_.batch, head, head + problem_.group);
-    double* d_sinks = nullptr;
-    if (task_.stretch_begin == 0 && problem_.has(TESSERA_FLAG_D_SINKS)) {
-      d_sinks = call_.d_sinks + task_.batch * problem_.heads_q;
-      for (int32_t h = head; h < head + problem_.group; ++h) d_sinks[h] = 0;
-    }
-    scores_.prepare_rows(0, scores_.row_total, d_sinks);
-    const int64_t length = stretch_keys(problem_, tiles_.chunk, sequence.seqlen_k);
-    for (int64_t stretch = task_.stretch_begin; stretch < task_.stretch_end; ++stretch) {
-      const Range keys = {stretch * length, at_most((stretch + 1) * length, sequence.seqlen_k)};
-      if (stretch > 0 && keys.empty()) break;
-      run_stretch(keys, stretch);
-    }
-    if (task_.stretch_begin == 0) clear_unused_keys();
-    if (tiles_.whole) QueryGradients<V>(call_, sequence, task_.kv_head).finish(dq_, 0, 1, 0, sequence.rows_q);
-  }
+  // Rows that `rows` of dq, dk or dv take, and where element (row, column) of dk or dv lies.
+  static int64_t whole_rows(int64_t rows) { return rows; }
+  static int64_t place(int64_t row, int64_t column, int64_t padded) { return row * padded + column; }
 
- private:
-  void run_stretch(Range keys, int64_t stretch) {
-    const bool adds = tiles_.whole && stretch > task_.stretch_begin;
-    T* dq = !tiles_.whole ? QueryGradients<V>::partial(call_, task_.sequence, task_.batch, task_.kv_head, stretch)
-            : adds        ? stretch_dq_
-                          : dq_;
-    const int64_t elements = scores_.row_total * tiles_.dim_qk_padded;
-    std::memset(dq, 0, static_cast<size_t>(elements) * sizeof(T));
-    for (int64_t begin = keys.begin; begin < keys.end; begin += tiles_.chunk) {
-      run_chunk({begin, at_most(begin + tiles_.chunk, keys.end)}, dq);
-    }
-    for (int64_t c = 0; adds && c < elements; c += kLanes) (V::load(dq_ + c) + V::load(dq + c)).store(dq_ + c);
-  }
-
-  void run_chunk(Range keys, T* dq) {
-    std::memset(dk_, 0, static_cast<size_t>(keys.size() * tiles_.dim_qk_padded) * sizeof(T));
-    std::memset(dv_, 0, static_cast<size_t>(keys.size() * tiles_.dim_v_padded) * sizeof(T));
-    const int64_t rows = scores_.row_total;
-    if (rows > 0 && !scores_.visible(0, rows, keys).empty()) {
-      scores_.load_keys(keys, task_.kv_head, k_panels_);
-      for (int64_t first = 0; first < rows; first += tiles_.rows) {
-        const int64_t count = at_most(rows - first, tiles_.rows);
-        const Range seen = scores_.visible(first, count, keys);
-        if (!seen.empty()) run_block(first, count, keys, {seen.begin - keys.begin, seen.end - keys.begin}, dq);
-      }
-    }
-    store_keys(problem_.dk, scores_.tensors.dk, dk_, tiles_.dim_qk_padded, problem_.head_dim_qk, T(problem_.scale),
-               keys);
-    store_keys(problem_.dv, scores_.tensors.dv, dv_, tiles_.dim_v_padded, problem_.head_dim_v, T(1), keys);
-  }
+  void load_keys(Range keys, int32_t kv_head) { scores_.load_keys(keys, kv_head, k_panels_); }
 
   // Rows [first, first + count) against the `columns` of the chunk that some of them see.
-  void run_block(int64_t first, int64_t count, Range keys, Range columns, T* dq) {
+  void add_block(int64_t first, int64_t count, Range keys, Range columns, T* dq) {
     scores_.load_rows(first, count);
     const Range all = {round_down(columns.begin, kPanel), round_up(columns.end, kLanes)};
     for (int64_t row = 0; row < count; row += kRows) {
@@ -179,6 +131,7 @@ class BackwardRun {
     }
   }
 
+ private:
   // dq of a strip += dS K.
   void add_query_gradients(int64_t row, int64_t count, Range columns, int64_t keys, T* dq) {
     const int64_t padded = tiles_.dim_qk_padded;
@@ -216,6 +169,94 @@ class BackwardRun {
     }
   }
 
+  struct Ones {
+    T value[kRows];
+    constexpr Ones() : value() {
+      for (T& one : value) one = T(1);
+    }
+  };
+  static constexpr Ones kOnes{};
+
+  const BackwardTiles& tiles_;
+  Scores& scores_;
+  T *k_panels_, *dk_, *dv_;
+  const T* ones_ = kOnes.value;
+  Range strip_columns_[kMaxStrips];
+};
+
+template <class V, class Products>
+class BackwardRun {
+  using T = typename V::Scalar;
+  using Scores = ScoreGradients<V>;
+  using Queries = typename Products::Queries;
+  static constexpr int64_t kLanes = V::kLanes;
+
+ public:
+  BackwardRun(const BackwardCall& call, const BackwardTask& task, std::byte* workspace)
+      : call_(call),
+        task_(task),
+        problem_(*call.problem),
+        tiles_(call.tiles),
+        scores_(call, workspace),
+        products_(call, scores_, workspace),
+        dk_(Scores::template piece<T>(workspace, tiles_.dk_at)),
+        dv_(Scores::template piece<T>(workspace, tiles_.dv_at)),
+        dq_(Scores::template piece<T>(workspace, tiles_.dq_at)),
+        stretch_dq_(Scores::template piece<T>(workspace, tiles_.stretch_dq_at)) {}
+
+  void run() {
+    const core::Sequence& sequence = task_.sequence;
+    const int32_t head = task_.kv_head * problem_.group;
+    scores_.begin_heads(sequence, task_.batch, head, head + problem_.group);
+    double* d_sinks = nullptr;
+    if (task_.stretch_begin == 0 && problem_.has(TESSERA_FLAG_D_SINKS)) {
+      d_sinks = call_.d_sinks + task_.batch * problem_.heads_q;
+      for (int32_t h = head; h < head + problem_.group; ++h) d_sinks[h] = 0;
+    }
+    scores_.prepare_rows(0, scores_.row_total, d_sinks);
+    const int64_t length = stretch_keys(problem_, tiles_.chunk, sequence.seqlen_k);
+    for (int64_t stretch = task_.stretch_begin; stretch < task_.stretch_end; ++stretch) {
+      const Range keys = {stretch * length, at_most((stretch + 1) * length, sequence.seqlen_k)};
+      if (stretch > 0 && keys.empty()) break;
+      run_stretch(keys, stretch);
+    }
+    if (task_.stretch_begin == 0) clear_unused_keys();
+    if (tiles_.whole) Queries(call_, sequence, task_.kv_head).finish(dq_, 0, 1, 0, sequence.rows_q);
+  }
+
+ private:
+  void run_stretch(Range keys, int64_t stretch) {
+    const bool adds = tiles_.whole && stretch > task_.stretch_begin;
+    T* dq = !tiles_.whole ? Queries::partial(call_, task_.sequence, task_.batch, task_.kv_head, stretch)
+            : adds        ? stretch_dq_
+                          : dq_;
+    const int64_t elements = Products::whole_rows(scores_.row_total) * tiles_.dim_qk_padded;
+    std::memset(dq, 0, static_cast<size_t>(elements) * sizeof(T));
+    for (int64_t begin = keys.begin; begin < keys.end; begin += tiles_.chunk) {
+      run_chunk({begin, at_most(begin + tiles_.chunk, keys.end)}, dq);
+    }
+    for (int64_t c = 0; adds && c < elements; c += kLanes) (V::load(dq_ + c) + V::load(dq + c)).store(dq_ + c);
+  }
+
+  void run_chunk(Range keys, T* dq) {
+    const int64_t whole = Products::whole_rows(keys.size());
+    std::memset(dk_, 0, static_cast<size_t>(whole * tiles_.dim_qk_padded) * sizeof(T));
+    std::memset(dv_, 0, static_cast<size_t>(whole * tiles_.dim_v_padded) * sizeof(T));
+    const int64_t rows = scores_.row_total;
+    if (rows > 0 && !scores_.visible(0, rows, keys).empty()) {
+      products_.load_keys(keys, task_.kv_head);
+      for (int64_t first = 0; first < rows; first += tiles_.rows) {
+        const int64_t count = at_most(rows - first, tiles_.rows);
+        const Range seen = scores_.visible(first, count, keys);
+        if (!seen.empty())
+          products_.add_block(first, count, keys, {seen.begin - keys.begin, seen.end - keys.begin}, dq);
+      }
+    }
+    store_keys(problem_.dk, scores_.tensors.dk, dk_, tiles_.dim_qk_padded, problem_.head_dim_qk, T(problem_.scale),
+               keys);
+    store_keys(problem_.dv, scores_.tensors.dv, dv_, tiles_.dim_v_padded, problem_.head_dim_v, T(1), keys);
+  }
+
   // Rows `keys` of dk or dv: `values` times scale, 0 where null.
   void store_keys(const core::Operand& operand, void* data, const T* values, int64_t padded, int64_t dim, T scale,
                   Range keys) const {
@@ -226,7 +267,8 @@ class BackwardRun {
         const int64_t at = core::key_row_offset(problem_, task_.sequence, operand, j);
         std::byte* to = static_cast<std::byte*>(data) + (at + task_.kv_head * operand.head_stride) * Element::kBytes;
         for (int64_t c = 0; c < dim; c += kLanes) {
-          const V value = values != nullptr ? V::load(values + (j - keys.begin) * padded + c) * factor : V::zero();
+          const V value =
+              values != nullptr ? V::load(values + Products::place(j - keys.begin, c, padded)) * factor : V::zero();
           store_partial<V, Element>(value, to + c * Element::kBytes, dim - c);
         }
       }
@@ -239,45 +281,25 @@ class BackwardRun {
     store_keys(problem_.dv, scores_.tensors.dv, nullptr, 0, problem_.head_dim_v, T(0), unused);
   }
 
-  struct Ones {
-    T value[kRows];
-    constexpr Ones() : value() {
-      for (T& one : value) one = T(1);
-    }
-  };
-  static constexpr Ones kOnes{};
-
   const BackwardCall& call_;
   const BackwardTask& task_;
   const core::Problem& problem_;
   const BackwardTiles& tiles_;
   Scores scores_;
-  T *k_panels_, *dk_, *dv_, *dq_, *stretch_dq_;
-  const T* ones_ = kOnes.value;
-  Range strip_columns_[kMaxStrips];
+  Products products_;
+  T *dk_, *dv_, *dq_, *stretch_dq_;
 };
 
-template <class V>
+template <class V, class Products>
 void backward_task(const BackwardCall& call, const BackwardTask& task, std::byte* workspace) {
-  BackwardRun<V>(call, task, workspace).run();
+  BackwardRun<V, Products>(call, task, workspace).run();
 }
-template <class V>
+template <class Queries>
 void finish_queries(const BackwardCall& call, const FinishTask& task) {
   const int64_t stretches = count_stretches(*call.problem, call.tiles.chunk, task.sequence.seqlen_k);
-  QueryGradients<V>(call, task.sequence, task.kv_head)
-      .finish(QueryGradients<V>::partial(call, task.sequence, task.batch, task.kv_head, 0),
-              QueryGradients<V>::partial_stride(call), stretches, task.begin, task.end);
+  Queries(call, task.sequence, task.kv_head)
+      .finish(Queries::partial(call, task.sequence, task.batch, task.kv_head, 0), Queries::partial_stride(call),
+              stretches, task.begin, task.end);
 }
-
-template <class V>
-inline constexpr BackwardKernel::Functions kBackwardFunctions = {backward_task<V>, finish_queries<V>, bias_task<V>};
-
-inline constexpr BackwardKernel kBackwardKernel = {F32x16::kRows,
-                                                   F32x16::kLanes,
-                                                   F64x8::kRows,
-                                                   F64x8::kLanes,
-                                                   kScoreStride,
-                                                   kBackwardFunctions<F32x16>,
-                                                   kBackwardFunctions<F64x8>};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

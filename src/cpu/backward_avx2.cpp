@@ -2,7 +2,7 @@
 #define TESSERA_CPU_ISA avx2
 #include "vec_avx2.hpp"
 
-#include "backward.hpp"
+#include "backward_build.hpp"
 
 namespace tessera::cpu {
 const BackwardKernel kBackwardAvx2 = avx2::kBackwardKernel;

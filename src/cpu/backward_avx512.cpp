@@ -3,7 +3,7 @@
 #define TESSERA_CPU_ISA avx512
 #include "vec_avx512.hpp"
 
-#include "backward.hpp"
+#include "backward_build.hpp"
 
 namespace tessera::cpu {
 const BackwardKernel kBackwardAvx512 = avx512::kBackwardKernel;

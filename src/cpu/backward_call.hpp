@@ -22,6 +22,8 @@ struct BackwardTiles {
   // Byte offsets into a task's piece of the workspace, and its size.
   int64_t q_panels_at, d_o_panels_at, k_columns_at, v_columns_at, k_panels_at, dk_at, dv_at, probs_at, grads_at,
       bias_at, d_bias_at, row_address_at, lse_at, delta_at, dq_at, stretch_dq_at, task_bytes;
+  // Of a tile kernel beside them: what its products read in a second form, and the sums of a step.
+  int64_t q_pairs_at, d_o_pairs_at, grad_pairs_at, sums_at;
   // Shared by all tasks, behind their pieces: d_sinks of each (sequence, query head) in float64, and unless `whole`
   // the dq of each stretch, [stretches][heads_kv][rows of all sequences][group][dim_qk_padded].
   int64_t d_sinks_bytes, partial_bytes;
@@ -83,12 +85,24 @@ struct BackwardKernel {
     void (*finish)(const BackwardCall&, const FinishTask&);
     void (*bias)(const BackwardCall&, const BiasTask&, std::byte* workspace);
   } f32, f64;
+  bool tiles = false;  // matrix tiles: units of rows_f32 rows and keys, operands in bf16 parts
 };
 
-extern const BackwardKernel kBackwardPortable;
+// bf16 parts of an operand of a tile kernel.
+inline int64_t tile_parts(const core::Problem& problem) {
+  return problem.q.dtype == TESSERA_BF16 ? 1 : problem.q.dtype == TESSERA_F16 ? 2 : 3;
+}
+// Rows of one stretch's dq of one key head there: each sequence's fill whole units of 32.
+inline int64_t tile_partial_rows(const core::Problem& problem) {
+  const int64_t total = problem.layout_q == TESSERA_PACKED ? problem.total_q : problem.batch * problem.seqlen_q;
+  return ((total * problem.group + 31) / 32 + problem.batch) * 32;
+}
+
+extern const BackwardKernel kBackwardPortable, kBackwardAmxEmulated;
 #if defined(__x86_64__)
 extern const BackwardKernel kBackwardAvx2;
 extern const BackwardKernel kBackwardAvx512;
+extern const BackwardKernel kBackwardAmx;
 #elif defined(__aarch64__)
 extern const BackwardKernel kBackwardNeon;
 #endif

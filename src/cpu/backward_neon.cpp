@@ -2,7 +2,7 @@
 #define TESSERA_CPU_ISA neon
 #include "vec_neon.hpp"
 
-#include "backward.hpp"
+#include "backward_build.hpp"
 
 namespace tessera::cpu {
 const BackwardKernel kBackwardNeon = neon::kBackwardKernel;

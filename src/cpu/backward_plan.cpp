@@ -23,6 +23,8 @@ using core::Refusal;
 constexpr int64_t kMaxChunk = 256;  // keys; a row of scores has room for them
 constexpr int64_t kMinChunk = 32;
 constexpr int64_t kMaxRows = 128;       // of a block; more keep P and dS out of L2
+constexpr int64_t kTileUnit = 32;       // rows and keys of a tile kernel's step
+constexpr int64_t kMaxTileRows = 256;   // of its block
 constexpr int64_t kFinishRows = 128;    // positions whose dq is summed at a time
 constexpr double kFlopsPerTask = 1e6;   // as forward: about 20 microseconds of one core
 constexpr int64_t kTasksPerThread = 4;  // that leave threads little to wait for at the end
@@ -82,23 +84,75 @@ void lay_out(const Problem& problem, int64_t element, int64_t lanes, int64_t sco
   tiles->task_bytes = round_up(at, 256);
 }
 
+// The same of a tile kernel. Each block of rows is packed anew for each chunk, so both are twice as large.
+void choose_tile_blocks(const Problem& problem, const DeviceInfo& device, BackwardTiles* tiles) {
+  const int64_t word = 2 * tile_parts(problem), dims = tiles->dim_qk_padded + tiles->dim_v_padded,
+                key_bytes = (dims + tiles->dim_qk_padded) * word + dims * 4;
+  tiles->chunk = 2 * kMaxChunk;
+  while (tiles->chunk > kMinChunk && tiles->chunk * key_bytes > device.l2_bytes * 5 / 8) tiles->chunk /= 2;
+  const int64_t row_bytes = (2 * dims + tiles->chunk) * word;
+  tiles->rows = kMaxTileRows;
+  while (tiles->rows > kTileUnit && tiles->rows * row_bytes > device.l2_bytes / 4) tiles->rows /= 2;
+}
+
+void lay_out_tiles(const Problem& problem, BackwardTiles* tiles) {
+  int64_t at = 0;
+  const auto take = [&at](int64_t bytes) {
+    const int64_t begin = at;
+    at += round_up(bytes, 64);
+    return begin;
+  };
+  const int64_t word = 2 * tile_parts(problem), rows = tiles->rows, chunk = tiles->chunk,
+                all_rows = round_up(problem.seqlen_q * problem.group, kTileUnit),
+                dq_bytes = all_rows * tiles->dim_qk_padded * 4;
+  tiles->sums_at = take(2 * kTileUnit * kTileUnit * 4);                                       // S and dP
+  tiles->bias_at = take(problem.has(TESSERA_FLAG_BIAS) ? 2 * kTileUnit * kTileUnit * 4 : 0);  // as S lies, as it came
+  tiles->q_panels_at = take(rows * tiles->dim_qk_padded * word);
+  tiles->d_o_panels_at = take(rows * tiles->dim_v_padded * word);
+  tiles->q_pairs_at = take(rows * tiles->dim_qk_padded * word);
+  tiles->d_o_pairs_at = take(rows * tiles->dim_v_padded * word);
+  tiles->k_columns_at = take(chunk * tiles->dim_qk_padded * word);
+  tiles->v_columns_at = take(chunk * tiles->dim_v_padded * word);
+  tiles->k_panels_at = take(chunk * tiles->dim_qk_padded * word);
+  tiles->dk_at = take(chunk * tiles->dim_qk_padded * 4);
+  tiles->dv_at = take(chunk * tiles->dim_v_padded * 4);
+  tiles->probs_at = take(rows * kTileUnit * word);
+  tiles->grads_at = take(rows * kTileUnit * word);
+  tiles->grad_pairs_at = take(rows * chunk * word);
+  tiles->row_address_at = take(chunk * int64_t{sizeof(void*)});
+  tiles->lse_at = take(all_rows * 4);
+  tiles->delta_at = take(all_rows * 4);
+  tiles->dq_at = take(tiles->whole ? dq_bytes : 0);
+  tiles->stretch_dq_at = take(tiles->whole && tiles->stretches > 1 ? dq_bytes : 0);
+  tiles->task_bytes = round_up(at, 256);
+}
+
 BackwardTiles choose_tiles(const Problem& problem, const DeviceInfo& device, const BackwardKernel& kernel) {
   const bool wide = problem.q.dtype == TESSERA_F64;
   const int64_t element = wide ? 8 : 4, strip = wide ? kernel.rows_f64 : kernel.rows_f32,
                 lanes = wide ? kernel.lanes_f64 : kernel.lanes_f32;
   BackwardTiles tiles{};
-  tiles.dim_qk_padded = round_up(problem.head_dim_qk, lanes);
-  tiles.dim_v_padded = round_up(problem.head_dim_v, lanes);
-  choose_blocks(device, element, strip, kernel.scores_row, &tiles);
+  tiles.dim_qk_padded = round_up(problem.head_dim_qk, kernel.tiles ? kTileUnit : lanes);
+  tiles.dim_v_padded = round_up(problem.head_dim_v, kernel.tiles ? kTileUnit : lanes);
+  if (kernel.tiles) {
+    choose_tile_blocks(problem, device, &tiles);
+  } else {
+    choose_blocks(device, element, strip, kernel.scores_row, &tiles);
+  }
   tiles.stretches = count_stretches(problem, tiles.chunk, problem.seqlen_k);
   const int64_t threads = std::min(threads_available(problem, device), threads_worth(problem));
   tiles.whole = tiles.stretches == 1 || threads == 1 || problem.batch * problem.heads_kv >= kTasksPerThread * threads;
-  lay_out(problem, element, lanes, kernel.scores_row, &tiles);
-  const int64_t total_q = problem.layout_q == TESSERA_PACKED ? problem.total_q : problem.batch * problem.seqlen_q;
+  if (kernel.tiles) {
+    lay_out_tiles(problem, &tiles);
+  } else {
+    lay_out(problem, element, lanes, kernel.scores_row, &tiles);
+  }
+  const int64_t total_q = problem.layout_q == TESSERA_PACKED ? problem.total_q : problem.batch * problem.seqlen_q,
+                rows = kernel.tiles ? tile_partial_rows(problem) : total_q * problem.group;
   tiles.d_sinks_bytes =
       problem.has(TESSERA_FLAG_D_SINKS) ? round_up(problem.batch * problem.heads_q * int64_t{sizeof(double)}, 256) : 0;
   tiles.partial_bytes =
-      tiles.whole ? 0 : round_up(tiles.stretches * problem.heads_q * total_q * tiles.dim_qk_padded * element, 256);
+      tiles.whole ? 0 : round_up(tiles.stretches * problem.heads_kv * rows * tiles.dim_qk_padded * element, 256);
   return tiles;
 }
 

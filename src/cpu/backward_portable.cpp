@@ -2,7 +2,7 @@
 #define TESSERA_CPU_ISA portable
 #include "vec_portable.hpp"
 
-#include "backward.hpp"
+#include "backward_build.hpp"
 
 namespace tessera::cpu {
 const BackwardKernel kBackwardPortable = portable::kBackwardKernel;

@@ -48,8 +48,8 @@ class ScoreGradients {
         delta_(piece<T>(workspace, tiles.delta_at)) {
     const double factor = problem.softcap > 0 ? problem.scale / problem.softcap : problem.scale;
     constexpr double kMost = std::numeric_limits<T>::max();
-    score_factor_ = T(factor > kMost ? kMost : factor < -kMost ? -kMost : factor);
-    has_terms_ = problem.softcap > 0 || problem.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
+    score_factor = T(factor > kMost ? kMost : factor < -kMost ? -kMost : factor);
+    has_terms = problem.softcap > 0 || problem.has(TESSERA_FLAG_BIAS | TESSERA_FLAG_ALIBI);
   }
 
   template <class U>
@@ -85,6 +85,11 @@ class ScoreGradients {
     }
   }
 
+  // Of a row that prepare_rows went over; lse of a row without keys is +inf, delta has d_lse taken off.
+  T lse(int64_t row) const { return lse_[row - prepared_]; }
+  T delta(int64_t row) const { return delta_[row - prepared_]; }
+  T slope(int64_t row) const { return T(tensors.alibi_slopes[batch * problem.alibi_stride + head(row)]); }
+
   // The block's queries and d_o as panels.
   void load_rows(int64_t first, int64_t count) {
     block_row_ = first;
@@ -108,6 +113,15 @@ class ScoreGradients {
     for (int64_t row = first; row < end; ++row) {
       ask_for_row(problem.q, tensors.q, row, problem.head_dim_qk);
       ask_for_row(problem.d_o, tensors.d_o, row, problem.head_dim_v);
+    }
+  }
+
+  // Addresses of rows `keys` of k or v.
+  void locate_keys(const core::Operand& operand, const void* data, Range keys, int32_t kv_head, int64_t element_bytes) {
+    const auto* base = static_cast<const std::byte*>(data);
+    for (int64_t j = keys.begin; j < keys.end; ++j) {
+      const int64_t at = core::key_row_offset(problem, sequence, operand, j) + kv_head * operand.head_stride;
+      row_address[j - keys.begin] = base + at * element_bytes;
     }
   }
 
@@ -136,13 +150,13 @@ class ScoreGradients {
   void differentiate(int64_t first, int64_t count, Range keys, Range columns, Range all, bool capped) {
     const Range whole = {round_down(columns.begin, kPanel), round_up(columns.end, kLanes)};
     T *p = probs + first * kScoreStride, *g = grads + first * kScoreStride;
-    multiply_columns(q_panels, first, count, k_columns, problem.head_dim_qk, score_factor_, whole, keys, p);
+    multiply_columns(q_panels, first, count, k_columns, problem.head_dim_qk, score_factor, whole, keys, p);
     multiply_columns(d_o_panels, first, count, v_columns, problem.head_dim_v, T(1), whole, keys, g);
     for (int64_t r = 0; r < count; ++r, p += kScoreStride, g += kScoreStride) {
       const int64_t row = block_row_ + first + r;
       const Range seen = band.visible_keys(position(row));
       const Range keep = {seen.begin - keys.begin, seen.end - keys.begin};
-      if (has_terms_) {
+      if (has_terms) {
         differentiate_terms(row, keys.begin, keep, whole, capped, p, g);
       } else {
         differentiate_plain(row, whole, p, g);
@@ -165,6 +179,8 @@ class ScoreGradients {
   int64_t batch = 0, heads = 1, row_total = 0;
   T *q_panels, *d_o_panels, *k_columns, *v_columns, *probs, *grads;
   const std::byte** row_address;
+  T score_factor;  // of a product; before the cap's tanh where there is one
+  bool has_terms;  // softcap, bias or ALiBi
 
  private:
   static void clear(T* p, T* g, Range columns) {
@@ -181,14 +197,6 @@ class ScoreGradients {
     int64_t bytes = 0;
     with_element<V>(dtype, [&](auto element) { bytes = decltype(element)::kBytes; });
     return bytes;
-  }
-
-  void locate_keys(const core::Operand& operand, const void* data, Range keys, int32_t kv_head, int64_t element_bytes) {
-    const auto* base = static_cast<const std::byte*>(data);
-    for (int64_t j = keys.begin; j < keys.end; ++j) {
-      const int64_t at = core::key_row_offset(problem, sequence, operand, j) + kv_head * operand.head_stride;
-      row_address[j - keys.begin] = base + at * element_bytes;
-    }
   }
 
   void multiply_columns(const T* panels, int64_t first, int64_t count, const T* columns, int64_t depth, T factor,
@@ -274,7 +282,7 @@ class ScoreGradients {
                has_slope = problem.has(TESSERA_FLAG_ALIBI);
     const V lse = V::broadcast(lse_[row - prepared_]), delta = V::broadcast(delta_[row - prepared_]);
     const V cap = V::broadcast(T(problem.softcap)), lowest = V::broadcast(std::numeric_limits<T>::lowest());
-    const V slope = V::broadcast(has_slope ? -T(tensors.alibi_slopes[batch * problem.alibi_stride + head(row)]) : T(0));
+    const V tilt = V::broadcast(has_slope ? -slope(row) : T(0));
     const T distance = T(band.diagonal(position(row)) - first_key);
     if (has_bias) {
       load_bias<V>(problem, tensors, {batch, head(row), position(row)}, first_key,
@@ -291,7 +299,7 @@ class ScoreGradients {
         const V term = V::load(bias_ + j);
         score = V::where_less(term, lowest, V::broadcast(-kInfinity<T>), score + term);
       }
-      if (has_slope) score = V::fma(slope, V::abs(V::broadcast(distance - T(j)) - V::iota()), score);
+      if (has_slope) score = V::fma(tilt, V::abs(V::broadcast(distance - T(j)) - V::iota()), score);
       const V prob = probability(score, lse);
       prob.store(p + j);
       (prob * (V::load(g + j) - delta) * bend).store(g + j);
@@ -299,8 +307,6 @@ class ScoreGradients {
   }
 
   T *bias_, *lse_, *delta_;
-  T score_factor_;
-  bool has_terms_;
   int32_t first_head_ = 0;
   int64_t prepared_ = 0, block_row_ = 0, block_count_ = 0;
 };

@@ -100,12 +100,14 @@ constexpr core::KernelEntry kKernels[] = {
     amx::kForwardEmulated,
     amx::kDecodeEmulated,
 #if defined(__x86_64__)
+    amx::kBackward,
     entry<Row<Backward, Isa::avx512, kBackwardAvx512, 60>>("cpu.avx512.backward"),
     entry<Row<Backward, Isa::avx2, kBackwardAvx2, 60>>("cpu.avx2.backward"),
 #elif defined(__aarch64__)
     entry<Row<Backward, Isa::neon, kBackwardNeon, 60>>("cpu.neon.backward"),
 #endif
     entry<Row<Backward, Isa::portable, kBackwardPortable, 10>>("cpu.portable.backward"),
+    amx::kBackwardEmulated,
 };
 
 }  // namespace

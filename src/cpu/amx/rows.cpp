@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "cpu/amx/kernel.hpp"
+#include "cpu/backward_plan.hpp"
 #include "cpu/decode_plan.hpp"
 #include "cpu/plan_rules.hpp"
 #include "cpu/thread_pool.hpp"
@@ -36,6 +37,9 @@ Refusal refuse_machine(const Problem& problem, const DeviceInfo& device) {
     return {"isa= caps the instruction set below amx"};
   return {};
 }
+
+// Three parts and the exponentials outweigh the products there: 58 ms for 48 at d 16, 1.0 at d 32 (docs/notes/cpu.md).
+constexpr int64_t kLeastF32Dims = 80;
 
 // Below this a vector row is as fast on bf16 (docs/notes/cpu.md). int8 keys cost the vectors twice as much.
 constexpr int64_t kLeastBf16Rows = 8;
@@ -166,12 +170,54 @@ Launch configure_decode_native(const Problem& problem, const DeviceInfo& device)
   return launch;
 }
 
+Refusal refuse_backward_native(const Problem& problem, const DeviceInfo& device) {
+  Refusal refusal = refuse_machine(problem, device);
+  if (!refusal) refusal = refuse_backward_emulated(problem, device);
+  if (refusal) return refusal;
+  const int64_t rows = problem.seqlen_q * problem.group, dims = int64_t{problem.head_dim_qk} + problem.head_dim_v;
+  if (rows < kUnit) return {"fewer than 32 rows of a key head leave its tiles empty", "seqlen_q * group", rows};
+  if (problem.q.dtype == TESSERA_F32 && dims < kLeastF32Dims)
+    return {"head dims of f32 that add up to less than 80", "head_dim_qk + head_dim_v", dims};
+  return {};
+}
+Refusal refuse_backward_emulated(const Problem& problem, const DeviceInfo&) {
+  if (const Refusal refusal = refuse_backward(problem)) return refusal;
+  if (problem.q.dtype == TESSERA_F64) return {"takes f32, f16 and bf16", "q.dtype", problem.q.dtype};
+  if (problem.has(TESSERA_FLAG_D_BIAS)) return {"leaves the gradient of a bias to the vector rows"};
+  // Each sequence's rows fill whole units, which a workspace of very many short ones may not hold.
+  if (double(problem.batch) * problem.heads_kv * kUnit * 2 * (kMostStretches + 2) * 4 * 608 > 0x1p60)
+    return {"needs a workspace past 2^60 bytes for these sequences", "batch", problem.batch};
+  return {};
+}
+Launch configure_backward_emulated(const Problem& problem, const DeviceInfo& device) {
+  Launch launch = configure_backward(problem, device, kBackwardAmxEmulated, 0.001);
+  launch.instructions = "amx-bf16 emulated";
+  return launch;
+}
+// Both builds lay out the task's memory alike.
+Launch configure_backward_native(const Problem& problem, const DeviceInfo& device) {
+  // Shares of the FMA peak that the products' FLOPs would take.
+  const double share = problem.q.dtype == TESSERA_F32 ? 0.85 : problem.q.dtype == TESSERA_F16 ? 1.5 : 3.2;
+  Launch launch = configure_backward(problem, device, kBackwardAmxEmulated, share);
+  launch.instructions = "amx-bf16, avx512";
+  return launch;
+}
+int run_backward_emulated(const core::Plan& plan, const core::RunContext& context) {
+  return run_backward(plan, context, kBackwardAmxEmulated);
+}
+
 #if defined(__x86_64__)
+int run_backward_native(const core::Plan& plan, const core::RunContext& context) {
+  return run_backward(plan, context, kBackwardAmx);
+}
 int run_decode_native(const core::Plan& plan, const core::RunContext& context) {
   return run_decode(plan, context, kDecodeAmx);
 }
 int run_native(const core::Plan& plan, const core::RunContext& context) { return run_with(kNative, plan, context); }
 #else
+int run_backward_native(const core::Plan&, const core::RunContext& context) {
+  return core::fail(context.status, TESSERA_INTERNAL, "cpu.amx.backward needs an x86-64 CPU");
+}
 int run_decode_native(const core::Plan&, const core::RunContext& context) {
   return core::fail(context.status, TESSERA_INTERNAL, "cpu.amx.decode needs an x86-64 CPU");
 }

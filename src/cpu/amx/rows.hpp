@@ -21,6 +21,14 @@ core::Refusal refuse_decode_emulated(const core::Problem& problem, const core::D
 core::Launch configure_decode_emulated(const core::Problem& problem, const core::DeviceInfo& device);
 int run_decode_emulated(const core::Plan& plan, const core::RunContext& context);
 
+core::Refusal refuse_backward_native(const core::Problem& problem, const core::DeviceInfo& device);
+core::Launch configure_backward_native(const core::Problem& problem, const core::DeviceInfo& device);
+int run_backward_native(const core::Plan& plan, const core::RunContext& context);
+
+core::Refusal refuse_backward_emulated(const core::Problem& problem, const core::DeviceInfo& device);
+core::Launch configure_backward_emulated(const core::Problem& problem, const core::DeviceInfo& device);
+int run_backward_emulated(const core::Plan& plan, const core::RunContext& context);
+
 inline constexpr core::KernelEntry kForward{
     .name = "cpu.amx.forward", .refuse = refuse_native, .configure = configure_native, .run = run_native};
 // The same packing, masks and loops on any machine, for tests; chosen only by name.
@@ -38,5 +46,14 @@ inline constexpr core::KernelEntry kDecodeEmulated{.name = "cpu.amx_emulated.dec
                                                    .configure = configure_decode_emulated,
                                                    .run = run_decode_emulated,
                                                    .pinned_only = true};
+inline constexpr core::KernelEntry kBackward{.name = "cpu.amx.backward",
+                                             .refuse = refuse_backward_native,
+                                             .configure = configure_backward_native,
+                                             .run = run_backward_native};
+inline constexpr core::KernelEntry kBackwardEmulated{.name = "cpu.amx_emulated.backward",
+                                                     .refuse = refuse_backward_emulated,
+                                                     .configure = configure_backward_emulated,
+                                                     .run = run_backward_emulated,
+                                                     .pinned_only = true};
 
 }  // namespace tessera::cpu::amx
