@@ -43,12 +43,18 @@ struct RowsAhead {
   // loops pay for another branch.
   template <int kBytes>
   [[gnu::always_inline]] void ask_for(int64_t j, int64_t byte) const {
+    if constexpr (kBytes >= 64) {
 #pragma GCC unroll 4
-    for (int line = 0; line < kBytes; line += 64) {
-      if (kBytes < 64 && byte % 64 != 0) break;
-      __builtin_prefetch(far[j] + byte + line, 0, 2);
-      if (near != nullptr) __builtin_prefetch(near[j] + byte + line, 0, 3);
+      for (int line = 0; line < kBytes; line += 64) ask_both(j, byte + line);
+    } else if (byte % 64 == 0) {
+      ask_both(j, byte);
     }
+  }
+
+ private:
+  [[gnu::always_inline]] void ask_both(int64_t j, int64_t byte) const {
+    __builtin_prefetch(far[j] + byte, 0, 2);
+    if (near != nullptr) __builtin_prefetch(near[j] + byte, 0, 3);
   }
 };
 // Some of a head's rows that are used one after the other, `head` bytes behind rows[].
@@ -80,21 +86,25 @@ inline void rows_far(const RowsInUse& next, int64_t heads, int64_t head_bytes, i
 // to[0 .. 2 kDecodeBlock): what head `index` of `heads` asks for of the next block, a row of each stream in turn: keys
 // and values alternate, and each has kStreams / 2 parts of the block. The heads of stream s lie head_bytes[s] apart.
 // Rows of keys that are not there are those of the last one.
-// On vectors, which must not be loaded from what was stored just before: such a load waits for all stores in flight.
 template <int kStreams>
 inline void rows_in_streams(const RowsInUse& keys, const RowsInUse& values, const int64_t (&head_bytes)[kMostStreams],
                             int64_t heads, int64_t index, const std::byte** to) {
   constexpr int64_t kShare = 2 * kDecodeBlock / kStreams;  // keys of a stream, and rows that a head asks it for
-  int64_t key = index * kShare / heads, head = index * kShare % heads;
-  for (int64_t j = 0; j < kShare; head = 0, ++key) {
+  const int64_t first = index * kShare / heads, skipped = index * kShare % heads;
+  const auto row_of = [&](int64_t s, int64_t key, int64_t head) {
+    const RowsInUse& all = s % 2 == 0 ? keys : values;
+    const int64_t own = s / 2 * kShare + key;
+    return all.rows[own < all.count ? own : all.count - 1] + head * head_bytes[s];
+  };
+  const auto end_of = [&](int64_t j, int64_t head) { return kShare < j + heads - head ? kShare : j + heads - head; };
+#if defined(__AVX512F__)
+  // All streams at once on a vector. It must not be loaded from what was stored just before in pieces: such a load
+  // waits for all stores in flight.
+  for (int64_t j = 0, key = first, head = skipped; j < kShare; head = 0, ++key) {
     const std::byte* row[kStreams];
 #pragma GCC unroll 8
-    for (int64_t s = 0; s < kStreams; ++s) {
-      const RowsInUse& all = s % 2 == 0 ? keys : values;
-      const int64_t own = s / 2 * kShare + key;
-      row[s] = all.rows[own < all.count ? own : all.count - 1] + head * head_bytes[s];
-    }
-    for (const int64_t end = kShare < j + heads - head ? kShare : j + heads - head; j < end; ++j, to += kStreams) {
+    for (int64_t s = 0; s < kStreams; ++s) row[s] = row_of(s, key, head);
+    for (const int64_t end = end_of(j, head); j < end; ++j, to += kStreams) {
 #pragma GCC unroll 8
       for (int64_t s = 0; s < kStreams; ++s) {
         to[s] = row[s];
@@ -102,6 +112,14 @@ inline void rows_in_streams(const RowsInUse& keys, const RowsInUse& values, cons
       }
     }
   }
+#else
+  // g++ 12.2 compiles the loop above wrongly for vectors of less than kStreams pointers.
+  for (int64_t s = 0; s < kStreams; ++s)
+    for (int64_t j = 0, key = first, head = skipped; j < kShare; head = 0, ++key) {
+      const std::byte* row = row_of(s, key, head);
+      for (const int64_t end = end_of(j, head); j < end; ++j, row += head_bytes[s]) to[j * kStreams + s] = row;
+    }
+#endif
 }
 
 // Query rows lie in blocks of kDecodeRows, 16 columns of each row beside those of the others, so that the score loop
