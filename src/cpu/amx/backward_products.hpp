@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cpu/amx/part_pairs.hpp"
 #include "cpu/amx/parts.hpp"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
@@ -17,37 +18,11 @@ struct TileOperand {
   int64_t stripe, depth, part;
 };
 
-struct PartOfBoth {
-  int a, b;
-};
-// Pairs of parts that are multiplied, small ones first, each sharing a side with the one before. What is left out is
-// 2^-26 of the product for three parts; of two, 2^-17, which scores cannot spare: an exponential turns their absolute
-// error into a relative one.
-template <int kParts, bool kScores>
-struct PartPairs;
-template <bool kScores>
-struct PartPairs<1, kScores> {
-  static constexpr PartOfBoth kPairs[] = {{0, 0}};
-};
-template <>
-struct PartPairs<2, true> {
-  static constexpr PartOfBoth kPairs[] = {{1, 1}, {1, 0}, {0, 0}, {0, 1}};
-};
-template <>
-struct PartPairs<2, false> {
-  static constexpr PartOfBoth kPairs[] = {{1, 0}, {0, 0}, {0, 1}};
-};
-template <bool kScores>
-struct PartPairs<3, kScores> {
-  static constexpr PartOfBoth kPairs[] = {{2, 0}, {1, 0}, {1, 1}, {0, 1}, {0, 2}, {0, 0}};
-};
-
 // Adds the pairs of parts [kPair, kEnd), of which the one before kPair left its parts in the registers unless kFirst.
-template <int kParts, bool kScores, int kPair, int kEnd, bool kFirst, class Tiles>
+template <int kParts, int kPair, int kEnd, bool kFirst, class Tiles>
 [[gnu::always_inline]] inline void multiply_pairs(Tiles& tiles, const TileOperand& a, const TileOperand& b) {
   if constexpr (kPair < kEnd) {
-    constexpr const auto& kPairs = PartPairs<kParts, kScores>::kPairs;
-    constexpr PartOfBoth kNow = kPairs[kPair], kBefore = kPairs[kFirst ? kPair : kPair - 1];
+    constexpr PartPair kNow = kPartPairs<kParts>[kPair], kBefore = kPartPairs<kParts>[kFirst ? kPair : kPair - 1];
     constexpr bool kLoadA = kFirst || kNow.a != kBefore.a, kLoadB = kFirst || kNow.b != kBefore.b;
     const uint16_t *left = a.tiles + kNow.a * a.part, *right = b.tiles + kNow.b * b.part;
     if constexpr (kLoadA) tiles.template load<4>(left, 64);
@@ -58,22 +33,19 @@ template <int kParts, bool kScores, int kPair, int kEnd, bool kFirst, class Tile
     if constexpr (kLoadA) tiles.template load<5>(left + a.stripe, 64);
     tiles.template dp_bf16<2, 5, 6>();
     tiles.template dp_bf16<3, 5, 7>();
-    multiply_pairs<kParts, kScores, kPair + 1, kEnd, false>(tiles, a, b);
+    multiply_pairs<kParts, kPair + 1, kEnd, false>(tiles, a, b);
   }
 }
-template <int kParts, bool kScores, int kBegin, int kEnd, class Tiles>
+template <int kParts, int kBegin, int kEnd, class Tiles>
 inline void multiply_depth(Tiles& tiles, TileOperand a, TileOperand b, int64_t depth) {
   for (int64_t d = 0; d < depth; ++d, a.tiles += a.depth, b.tiles += b.depth)
-    multiply_pairs<kParts, kScores, kBegin, kEnd, true>(tiles, a, b);
+    multiply_pairs<kParts, kBegin, kEnd, true>(tiles, a, b);
 }
 template <int kParts, bool kScores, class Tiles>
 inline void multiply(Tiles& tiles, const TileOperand& a, const TileOperand& b, int64_t depth) {
-  constexpr int kPairs = sizeof(PartPairs<kParts, kScores>::kPairs) / sizeof(PartOfBoth);
-  // Of a float32 score the products of both first parts come last and by themselves: a sum as large as the score is
-  // rounded once in 32 dims, not six times, for 16 tile loads instead of 14.
-  constexpr int kLast = kScores && kParts == 3 ? kPairs - 1 : 0;
-  if constexpr (kLast > 0) multiply_depth<kParts, kScores, 0, kLast>(tiles, a, b, depth);
-  multiply_depth<kParts, kScores, kLast, kPairs>(tiles, a, b, depth);
+  constexpr int kSmall = kScores ? kSmallScorePairs<kParts> : kFirstValuePair<kParts>;
+  if constexpr (kScores && kSmall > 0) multiply_depth<kParts, 0, kSmall>(tiles, a, b, depth);
+  multiply_depth<kParts, kSmall, kPairs<kParts>>(tiles, a, b, depth);
 }
 
 // Sums lie as four tiles one behind the other, [A stripe][B column].

@@ -270,8 +270,7 @@ class ForwardTask {
     };
     for (int64_t block = 0; block < kBlocks; block += 2) {
       zero_stripes(tiles_);
-      // Of three parts the products of the first come last, so that the others are rounded to sums as small as they.
-      constexpr int kSmall = kParts == 3 ? kPairs<kParts> - 1 : 0;
+      constexpr int kSmall = kSmallScorePairs<kParts>;
       multiply_stripes<kParts, 0, kSmall>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
       multiply_stripes<kParts, kSmall, kPairs<kParts>>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
       store_stripe<0>(tiles_, scores + block * 16 * kUnitRows);
