@@ -9,7 +9,7 @@ if [ ! -e "${objects[0]}" ]; then
 fi
 leaked=$(nm -C --defined-only "${objects[@]}" |
   awk '$2 ~ /^[WVu]$/' |
-  grep -Ev 'tessera::cpu::(avx2|avx512|amx_native(_decode)?|amx::NativeTiles)::|DW\.ref\.' || true)
+  grep -Ev 'tessera::cpu::(avx2|avx512|amx_native(_backward|_decode)?|amx::NativeTiles)::|DW\.ref\.' || true)
 if [ -n "$leaked" ]; then
   echo "weak symbols outside of their instruction set's namespace:"
   echo "$leaked"
