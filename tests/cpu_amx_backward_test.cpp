@@ -11,6 +11,7 @@
 #include "element.hpp"
 #include "judged_run.hpp"
 #include "sanitized.hpp"
+#include "tile_rows.hpp"
 
 namespace tessera::tests {
 namespace {
@@ -20,56 +21,27 @@ using baselines::OperandSet;
 constexpr const char* kEmulated = "cpu.amx_emulated.backward";
 constexpr const char* kNative = "cpu.amx.backward";
 
-// The emulated row must run; the native one runs or refuses.
-void check(const OperandSet& operands, const std::string& what) {
-  const Judged judged = judge(operands);
-  RunResult result;
-  EXPECT_EQ(check_row(operands, judged, kEmulated, &result), "") << what;
-  EXPECT_EQ(result.code, TESSERA_OK) << what << ": " << result.message;
-  EXPECT_EQ(check_row(operands, judged, kNative, &result), "") << what;
-}
+void check(const OperandSet& operands, const std::string& what) { check_tile_rows(operands, "backward", what); }
 void check(const std::string& text) { check(operands_of(text), text); }
 
 TEST(AmxBackward, BandsAndTerms) {
-  constexpr const char* kWords[] = {"",
-                                    "causal",
-                                    "topleft causal dlse",
-                                    "window=20,0",
-                                    "window=0,0",
-                                    "window=5,9 dlse",
-                                    "window=-1,40",
-                                    "window=300,300",
-                                    "softcap=4",
-                                    "softcap=0.001 causal",
-                                    "alibi",
-                                    "alibi causal",
-                                    "sinks causal",
-                                    "sinks window=3,0 dlse",
-                                    "bias=bh",
-                                    "bias=h dlse",
-                                    "bias=1 causal",
-                                    "mask",
-                                    "mask causal softcap=9",
-                                    "alibi softcap=7 bias=b causal",
-                                    "scale=0",
-                                    "scale=-0.4",
-                                    "scale=3 causal",
-                                    "alibi softcap=7 sinks causal dlse"};
-  constexpr const char* kSizes[] = {"sq33 sk65", "sq64 sk64", "sq31 sk257", "sq70 sk30", "sq1 sk100", "sq96 sk300"};
   int turn = 0;
-  for (const char* words : kWords)
+  const auto check_terms = [&](const std::string& words) {
     for (const char* dtype : {"f32", "bf16", "f16"})
-      check(std::string("bwd ") + dtype + " b2 hq4 hkv2 " + kSizes[turn++ % 6] + " d32 " + words);
+      check(std::string("bwd ") + dtype + " b2 hq4 hkv2 " + kTileSizes[turn++ % 6] + " d32 " + words);
+  };
+  for (const char* words : kTileTerms) check_terms(words);
+  for (const char* words : {"topleft causal", "sinks window=3,0", "window=5,9", "bias=h"})
+    check_terms(std::string(words) + " dlse");
+  check_terms("alibi softcap=7 bias=b causal");
+  check_terms("alibi softcap=7 sinks causal dlse");
 }
 
 TEST(AmxBackward, HeadDimsAndGroups) {
-  constexpr const char* kDims[] = {"d1",  "d7 dv33",    "d31",      "d64 dv128", "d128 dv64",
-                                   "d72", "d192 dv128", "d96 dv17", "d256",      "d576 dv512"};
-  constexpr const char* kHeads[] = {"hq3", "hq4 hkv1", "hq7 hkv1", "hq8 hkv2"};
   constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
   int turn = 0;
-  for (const char* dims : kDims) {
-    check(std::string("bwd ") + kTypes[turn % 3] + " b1 " + kHeads[turn % 4] + " sq37 sk70 causal " + dims);
+  for (const char* dims : kTileDims) {
+    check(std::string("bwd ") + kTypes[turn % 3] + " b1 " + kTileHeads[turn % 4] + " sq37 sk70 causal " + dims);
     ++turn;
   }
 }
@@ -145,7 +117,8 @@ TEST(AmxBackward, HugeAndTinyInputs) {
 // Rows and keys that a NaN or an infinity in an input reaches, as on vectors: all of them hold no number after it, and
 // nothing that the band keeps apart by a tile does.
 TEST(AmxBackward, InputsThatAreNotFiniteReachTheirRows) {
-  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity()}) {
     for (const int which : {0, 1, 2, 3}) {
       OperandSet operands = operands_of("bwd f32 sq128 sk128 d32 causal");
       (void)judge(operands);

@@ -11,6 +11,7 @@
 
 #include "element.hpp"
 #include "judged_run.hpp"
+#include "tile_rows.hpp"
 
 namespace tessera::tests {
 namespace {
@@ -20,59 +21,26 @@ using baselines::OperandSet;
 constexpr const char* kEmulated = "cpu.amx_emulated.forward";
 constexpr const char* kNative = "cpu.amx.forward";
 
-// The emulated row must run; the native one runs or refuses.
-void check(const OperandSet& operands, const std::string& what) {
-  const Judged judged = judge(operands);
-  RunResult result;
-  EXPECT_EQ(check_row(operands, judged, kEmulated, &result), "") << what;
-  EXPECT_EQ(result.code, TESSERA_OK) << what << ": " << result.message;
-  EXPECT_EQ(check_row(operands, judged, kNative, &result), "") << what;
-}
+void check(const OperandSet& operands, const std::string& what) { check_tile_rows(operands, "forward", what); }
 void check(const std::string& text) { check(operands_of(text), text); }
 
 TEST(AmxForward, BandsAndTerms) {
-  constexpr const char* kWords[] = {"",
-                                    "causal",
-                                    "topleft causal",
-                                    "window=20,0",
-                                    "window=0,0",
-                                    "window=5,9",
-                                    "window=-1,40",
-                                    "window=300,300",
-                                    "softcap=4",
-                                    "softcap=0.001 causal",
-                                    "alibi",
-                                    "alibi causal",
-                                    "sinks",
-                                    "sinks window=3,0",
-                                    "bias=bh",
-                                    "bias=h",
-                                    "bias=1 causal",
-                                    "mask",
-                                    "mask causal softcap=9",
-                                    "scale=0",
-                                    "scale=-0.4",
-                                    "scale=3 causal",
-                                    "alibi softcap=7 bias=b sinks causal"};
   int turn = 0;
-  for (const char* words : kWords) {
-    // Around units of 32 rows, steps of 64 keys and chunks of 256.
-    constexpr const char* kSizes[] = {"sq33 sk65", "sq64 sk64", "sq31 sk257", "sq70 sk30", "sq1 sk100", "sq96 sk300"};
-    for (const char* dtype : {"bf16", "f16", "f32"}) {
-      check(std::string("fwd ") + dtype + " b2 hq4 hkv2 " + kSizes[turn++ % 6] + " d32 " + words);
-    }
-  }
+  const auto check_terms = [&](const char* words) {
+    for (const char* dtype : {"bf16", "f16", "f32"})
+      check(std::string("fwd ") + dtype + " b2 hq4 hkv2 " + kTileSizes[turn++ % 6] + " d32 " + words);
+  };
+  for (const char* words : kTileTerms) check_terms(words);
+  check_terms("sinks");
+  check_terms("alibi softcap=7 bias=b sinks causal");
 }
 
 TEST(AmxForward, HeadDimsAndGroups) {
-  constexpr const char* kDims[] = {"d1",  "d7 dv33",    "d31",      "d64 dv128", "d128 dv64",
-                                   "d72", "d192 dv128", "d96 dv17", "d256",      "d576 dv512"};
-  constexpr const char* kHeads[] = {"hq3", "hq4 hkv1", "hq7 hkv1", "hq8 hkv2"};
   int turn = 0;
-  for (const char* dims : kDims) {
+  for (const char* dims : kTileDims) {
     const char* dtype = turn % 2 == 0 ? "bf16" : "f16";
     const std::string o = turn % 3 == 0 ? " o=f32" : "";
-    const std::string rest = std::string(" b1 ") + kHeads[turn++ % 4] + " sq37 sk70 causal " + dims;
+    const std::string rest = std::string(" b1 ") + kTileHeads[turn++ % 4] + " sq37 sk70 causal " + dims;
     check(std::string("fwd ") + dtype + rest + o);
     check("fwd f32" + rest);
   }

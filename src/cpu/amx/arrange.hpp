@@ -8,15 +8,29 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/amx/tiles.hpp"
 #include "cpu/convert.hpp"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
+
+inline constexpr int64_t kTileElements = amx::kTileBytes / 2;  // bf16 elements
 
 // 1.5 * 2^23: a float of magnitude up to 2^22 added to it is rounded to a whole number in the low bits.
 inline constexpr float kWhole = 0x1.8p23f;
 // From the bits of such a sum to three bytes d2, d1, d0 with d2 2^16 + d1 2^8 + d0 the whole number and each of them
 // signed: half a digit is added to the two lower ones and taken off again, so that they carry.
 inline constexpr uint32_t kDigitsOffset = 0x8080u - 0x4B400000u, kDigitsSigns = 0x8080u;
+
+// A float as a sum of kParts bf16, taken one after the other by take_part: each is cut off, but for those that are
+// rounded. Of operands one part is the bf16 that they are, two keep the 11 bits of an f16 and three all 24 of a float;
+// what rounding would make infinite is cut off. Of values computed here one part is rounded, two keep 16 bits and three
+// all 24.
+// Operands may hold infinities: these go into the last part alone, which of three meets but the first of the other
+// operand, so that infinity times a number is infinite, not NaN from the number's other parts. NaN stays NaN.
+template <int kParts, bool kOperand>
+constexpr bool rounds_part(int part) {
+  return kOperand ? part + 1 < kParts : part == (kParts == 1 ? 0 : 1) && kParts < 3;
+}
 
 #if defined(__AVX512BW__)
 
@@ -115,42 +129,38 @@ inline V scale_by_floor(V p, V x) {
   return V::scale_exponent(p, x);
 }
 
-// The bf16 of x that comes next, as the upper half of each dword, and in x what it lost. Parts are cut off, but for the
-// last of two and, of operands, the second of three, which are rounded: two keep 16 bits, three all 24. Operands may
-// hold infinities: these go into the last part alone, which of three meets but the first of the other operand, so that
-// infinity times a number is infinite, not NaN from the number's other parts.
+// The bf16 of x that comes next, as the upper half of each dword, and in x what it lost.
 template <int kParts, bool kOperand, class V>
-inline __m512i take_part(V& x, int part) {
+inline V take_part(V& x, int part) {
   constexpr int kInfinities = 0x18;
-  __m512i bits = _mm512_castps_si512(x.all);
-  if (part == 1 && (kOperand || kParts == 2)) bits = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
-  if (part + 1 == kParts) return bits;
-  if (kOperand) bits = _mm512_maskz_mov_epi32(_knot_mask16(_mm512_fpclass_ps_mask(x.all, kInfinities)), bits);
+  const __m512i cut = _mm512_castps_si512(x.all);
+  __m512i bits = cut;
+  if (rounds_part<kParts, kOperand>(part)) bits = _mm512_add_epi32(cut, _mm512_set1_epi32(0x8000));
+  if (part + 1 == kParts) return {_mm512_castsi512_ps(bits)};
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-  x.all = _mm512_sub_ps(x.all, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)));
-  return bits;
-}
-// Both values' parts in pairs (even, odd), `part_stride` elements apart.
-template <int kParts, bool kOperand, class V>
-inline void split_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
-#pragma GCC unroll 3
-  for (int part = 0; part < kParts; ++part) {
-    const __m512i low = take_part<kParts, kOperand>(even, part), high = take_part<kParts, kOperand>(odd, part);
-    _mm512_storeu_si512(to + part * part_stride, _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(low, 16), high));
+  if constexpr (kOperand) {
+    const __m512 rounded = _mm512_castsi512_ps(_mm512_and_si512(bits, upper));
+    bits = _mm512_mask_mov_epi32(bits, _mm512_fpclass_ps_mask(rounded, kInfinities), cut);
+    bits = _mm512_maskz_mov_epi32(_knot_mask16(_mm512_fpclass_ps_mask(x.all, kInfinities)), bits);
   }
+  x.all = _mm512_sub_ps(x.all, _mm512_castsi512_ps(_mm512_and_si512(bits, upper)));
+  return {_mm512_castsi512_ps(bits)};
 }
-// The same of operands with `first` before `second`.
-template <int kParts, class V>
-inline void split_row(V first, V second, uint16_t* to, int64_t part_stride) {
+// Of dwords' upper halves: dwords (low, high).
+template <class V>
+inline V pair_halves(V low, V high) {
+  return {_mm512_castsi512_ps(_mm512_mask_blend_epi16(0xAAAAAAAAu, _mm512_srli_epi32(_mm512_castps_si512(low.all), 16),
+                                                      _mm512_castps_si512(high.all)))};
+}
+// ... first's, then second's.
+template <class V>
+inline V join_halves(V first, V second) {
   // Words 1, 3, 5, ... of both.
   const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
   const __m512i upper =
       _mm512_add_epi32(_mm512_or_si512(fours, _mm512_slli_epi32(fours, 16)), _mm512_set1_epi32(0x30001));
-#pragma GCC unroll 3
-  for (int part = 0; part < kParts; ++part) {
-    const __m512i low = take_part<kParts, true>(first, part), high = take_part<kParts, true>(second, part);
-    _mm512_storeu_si512(to + part * part_stride, _mm512_permutex2var_epi16(low, upper, high));
-  }
+  return {_mm512_castsi512_ps(
+      _mm512_permutex2var_epi16(_mm512_castps_si512(first.all), upper, _mm512_castps_si512(second.all)))};
 }
 // Whole numbers x[i] * factor as three signed digits: quads (x[0], x[1], x[2], x[3]) of each at to, to + part and
 // to + 2 part bytes, the highest first.
@@ -258,32 +268,39 @@ inline V scale_by_floor(V p, V x) {
   return V::zero_where_less(x, V::broadcast(-126.0f), V::scale_exponent(p, floor(x)));
 }
 
-template <int kParts, bool kOperand>
-inline void split_lanes(const float* lanes, int count, uint16_t* to, int64_t step, int64_t part_stride) {
-  for (int i = 0; i < count; ++i) {
-    float x = lanes[i];
-    for (int part = 0; part < kParts; ++part) {
-      const uint32_t half = part == 1 && (kOperand || kParts == 2) ? 0x8000u : 0;
-      const bool later = part + 1 < kParts && (bits_from_float(x) & 0x7FFFFFFFu) == 0x7F800000u;
-      const uint32_t upper = later ? 0 : (bits_from_float(x) + half) & 0xFFFF0000u;
-      to[part * part_stride + i * step] = static_cast<uint16_t>(upper >> 16);
-      x -= float_from_bits(upper);
-    }
-  }
-}
 template <int kParts, bool kOperand, class V>
-inline void split_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
-  float lanes[2][16];
-  even.store(lanes[0]);
-  odd.store(lanes[1]);
-  for (int i = 0; i < 2; ++i) split_lanes<kParts, kOperand>(lanes[i], 16, to + i, 2, part_stride);
+inline V take_part(V& x, int part) {
+  float lanes[16], upper[16];
+  x.store(lanes);
+  for (int i = 0; i < 16; ++i) {
+    const auto is_infinite = [](uint32_t bits) { return (bits & 0x7FFF0000u) == 0x7F800000u; };
+    const uint32_t cut = bits_from_float(lanes[i]);
+    uint32_t bits = rounds_part<kParts, kOperand>(part) ? cut + 0x8000u : cut;
+    if (kOperand && part + 1 < kParts) {
+      if (is_infinite(bits)) bits = cut;
+      if ((cut & 0x7FFFFFFFu) == 0x7F800000u) bits = 0;
+    }
+    upper[i] = float_from_bits(bits & 0xFFFF0000u);
+    lanes[i] -= upper[i];
+  }
+  x = V::load(lanes);
+  return V::load(upper);
 }
-template <int kParts, class V>
-inline void split_row(V first, V second, uint16_t* to, int64_t part_stride) {
-  float lanes[32];
-  first.store(lanes);
-  second.store(lanes + 16);
-  split_lanes<kParts, true>(lanes, 32, to, 1, part_stride);
+template <class V>
+inline V pair_halves(V low, V high) {
+  uint32_t below[16], above[16];
+  low.store(below);
+  high.store(above);
+  for (int i = 0; i < 16; ++i) above[i] = below[i] >> 16 | (above[i] & 0xFFFF0000u);
+  return V::load(above);
+}
+template <class V>
+inline V join_halves(V first, V second) {
+  uint32_t from[32], to[16];
+  first.store(from);
+  second.store(from + 16);
+  for (int i = 0; i < 16; ++i) to[i] = from[2 * i] >> 16 | (from[2 * i + 1] & 0xFFFF0000u);
+  return V::load(to);
 }
 template <class V>
 inline void split_quads(const V (&x)[4], V factor, std::byte* to, int64_t part) {
@@ -298,5 +315,24 @@ inline void split_quads(const V (&x)[4], V factor, std::byte* to, int64_t part) 
 }
 
 #endif
+
+// Both values' parts in pairs (even, odd), `part_stride` elements apart.
+template <int kParts, bool kOperand, class V>
+inline void split_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
+#pragma GCC unroll 3
+  for (int part = 0; part < kParts; ++part) {
+    const V low = take_part<kParts, kOperand>(even, part), high = take_part<kParts, kOperand>(odd, part);
+    pair_halves(low, high).store(to + part * part_stride);
+  }
+}
+// Operands' parts, `first` before `second`.
+template <int kParts, class V>
+inline void split_row(V first, V second, uint16_t* to, int64_t part_stride) {
+#pragma GCC unroll 3
+  for (int part = 0; part < kParts; ++part) {
+    const V before = take_part<kParts, true>(first, part), behind = take_part<kParts, true>(second, part);
+    join_halves(before, behind).store(to + part * part_stride);
+  }
+}
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -3,7 +3,7 @@
 //
 //   for each block of query rows against a chunk of keys: pack Q and d_o of its units in two forms each
 //     for each unit, for each 32 keys that it sees:
-//       S^T = K Q^T, dP^T = V d_o^T on the tiles, between them P^T, dS^T of the 32 keys before on the vectors
+//       S^T = K Q^T, dP^T = V d_o^T on the tiles, then P^T, dS^T on the vectors
 //     for each 32 keys: dV += P^T d_o, dK += dS^T Q, over the units
 //     for each unit: dQ^T += K^T dS^T, over the keys
 //
@@ -148,7 +148,7 @@ class TileProducts {
 
  private:
   static constexpr int64_t kMostUnits = 8;
-  static constexpr int64_t kStepWords = kParts * 2 * kTileWords;  // P or dS of 32 x 32
+  static constexpr int64_t kStepWords = kParts * 2 * kTileElements;  // P or dS of 32 x 32
   // Steps of 32 keys that a unit sees, of the chunk, and those that all of its rows see.
   struct UnitSteps {
     Range seen, whole;
@@ -160,7 +160,7 @@ class TileProducts {
     with_element<V>(operand.dtype, [&](auto element) {
       using Element = decltype(element);
       scores_.locate_keys(operand, data, keys, kv_head, Element::kBytes);
-      const int64_t stripe = blocks * kTileWords, part = 2 * key_units_ * stripe;
+      const int64_t stripe = blocks * kTileElements, part = 2 * key_units_ * stripe;
       for (int64_t first = 0; first < keys.size(); first += kUnit) {
         const std::byte* from[kUnit];
         for (int64_t r = 0; r < kUnit; ++r) {
@@ -169,8 +169,8 @@ class TileProducts {
             prefetch_row(scores_.row_address[first + kUnit + r], dim * Element::kBytes);
         }
         pack_rows<kParts, false, V, Element>(
-            from, dim, blocks * 32, {rows + first / 16 * stripe, kTileWords, part}, stripe,
-            {dims == nullptr ? nullptr : dims + first / kUnit * kTileWords, key_units_ * kTileWords, part});
+            from, dim, blocks * 32, {rows + first / 16 * stripe, kTileElements, part}, stripe,
+            {dims == nullptr ? nullptr : dims + first / kUnit * kTileElements, key_units_ * kTileElements, part});
       }
     });
   }
@@ -180,13 +180,13 @@ class TileProducts {
     scores_.ask_for_rows(first + sizes_.rows, kUnit);
     with_element<V>(problem_.q.dtype, [&](auto element) {
       pack_unit<decltype(element)>(problem_.q, scores_.tensors.q, first, problem_.head_dim_qk, sizes_.dim_qk_padded,
-                                   q_columns_ + u * kParts * 2 * qk_blocks_ * kTileWords,
-                                   q_pairs_ + u * kParts * 2 * qk_blocks_ * kTileWords);
+                                   q_columns_ + u * kParts * 2 * qk_blocks_ * kTileElements,
+                                   q_pairs_ + u * kParts * 2 * qk_blocks_ * kTileElements);
     });
     with_element<V>(problem_.d_o.dtype, [&](auto element) {
       pack_unit<decltype(element)>(problem_.d_o, scores_.tensors.d_o, first, problem_.head_dim_v, sizes_.dim_v_padded,
-                                   d_o_columns_ + u * kParts * 2 * v_blocks_ * kTileWords,
-                                   d_o_pairs_ + u * kParts * 2 * v_blocks_ * kTileWords);
+                                   d_o_columns_ + u * kParts * 2 * v_blocks_ * kTileElements,
+                                   d_o_pairs_ + u * kParts * 2 * v_blocks_ * kTileElements);
     });
     const int64_t count = at_most(scores_.row_total - first, kUnit);
     const core::TileRange seen =
@@ -205,9 +205,9 @@ class TileProducts {
     const std::byte* rows[kUnit];
     for (int64_t r = 0; r < kUnit; ++r)
       rows[r] = first + r < scores_.row_total ? scores_.row_of(operand, data, first + r, Element::kBytes) : nullptr;
-    const int64_t part = padded / 16 * kTileWords;
-    pack_rows<kParts, true, V, Element>(rows, dim, padded, {columns, 2 * kTileWords, part}, kTileWords,
-                                        {pairs, kTileWords, part});
+    const int64_t part = padded / 16 * kTileElements;
+    pack_rows<kParts, true, V, Element>(rows, dim, padded, {columns, 2 * kTileElements, part}, kTileElements,
+                                        {pairs, kTileElements, part});
   }
   void fill_lanes(int64_t first, int64_t count, Range keys, UnitLanes& lanes) const {
     lanes.first = first;
@@ -272,19 +272,20 @@ class TileProducts {
   // S^T or dP^T of a unit and 32 keys.
   void multiply_rows(const uint16_t* rows, const uint16_t* columns, int64_t blocks, int64_t unit, int64_t key,
                      float* sums) {
-    const int64_t stripe = blocks * kTileWords;
-    clear_sums(tiles_);
-    multiply<kParts, true>(tiles_, {rows + key * 2 * stripe, stripe, kTileWords, 2 * key_units_ * stripe},
-                           {columns + unit * kParts * 2 * stripe, kTileWords, 2 * kTileWords, 2 * stripe}, blocks);
+    const int64_t stripe = blocks * kTileElements;
+    zero_sums(tiles_);
+    multiply_scores<kParts>(tiles_, {rows + key * 2 * stripe, stripe, kTileElements, 2 * key_units_ * stripe},
+                            {columns + unit * kParts * 2 * stripe, kTileElements, 2 * kTileElements, 2 * stripe},
+                            blocks);
     store_sums(tiles_, sums);
   }
   void add_rows(const uint16_t* rows, const uint16_t* pairs, int64_t blocks, int64_t key, Range units, float* to) {
     for (int64_t block = 0; block < blocks; ++block) {
       float* sums = to + (key * blocks + block) * kSumFloats;
       load_sums(tiles_, sums);
-      multiply<kParts, false>(tiles_, {rows + units.begin * kStepWords, kTileWords, kStepWords, 2 * kTileWords},
-                              {pairs + (units.begin * kParts * blocks + block) * 2 * kTileWords, kTileWords,
-                               kParts * blocks * 2 * kTileWords, blocks * 2 * kTileWords},
+      multiply_others<kParts>(tiles_, {rows + units.begin * kStepWords, kTileElements, kStepWords, 2 * kTileElements},
+                              {pairs + (units.begin * kParts * blocks + block) * 2 * kTileElements, kTileElements,
+                               kParts * blocks * 2 * kTileElements, blocks * 2 * kTileElements},
                               units.size());
       store_sums(tiles_, sums);
     }
@@ -297,11 +298,11 @@ class TileProducts {
     for (int64_t block = 0; block < qk_blocks_; ++block) {
       float* sums = dq + block * kSumFloats;
       load_sums(tiles_, sums);
-      multiply<kParts, false>(
+      multiply_others<kParts>(
           tiles_,
-          {k_dims_ + (block * 2 * key_units_ + seen.begin) * kTileWords, key_units_ * kTileWords, kTileWords,
-           key_units_ * 2 * qk_blocks_ * kTileWords},
-          {g_pairs_ + (unit * key_units_ + seen.begin) * kStepWords, kTileWords, kStepWords, 2 * kTileWords},
+          {k_dims_ + (block * 2 * key_units_ + seen.begin) * kTileElements, key_units_ * kTileElements, kTileElements,
+           key_units_ * 2 * qk_blocks_ * kTileElements},
+          {g_pairs_ + (unit * key_units_ + seen.begin) * kStepWords, kTileElements, kStepWords, 2 * kTileElements},
           seen.size());
       store_sums(tiles_, sums);
     }

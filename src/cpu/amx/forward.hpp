@@ -255,7 +255,7 @@ class ForwardTask {
   // Pairs of products that a step takes.
   int64_t score_product_count() const { return kStepKeys / 16 * (shape_.qk_padded / 32) * kPairs<kParts>; }
   int64_t value_product_count() const {
-    return shape_.v_padded / 16 * (kStepKeys / 32) * (kPairs<kParts> - kFirstValuePair<kParts>);
+    return shape_.v_padded / 16 * (kStepKeys / 32) * (kPairs<kParts> - kFirstOtherPair<kParts>);
   }
 
   // S^T of one step; `between` is called behind each pair of products.
@@ -263,16 +263,13 @@ class ForwardTask {
   void score_products(const Unit& unit, int64_t step, float* scores, const Between& between) {
     constexpr int64_t kBlocks = kStepKeys / 16;
     const int64_t depth = shape_.qk_padded / 32;
-    const Columns q{unit.q, depth * 2 * kTileElements};
-    const auto stripe = [&](int64_t block) {
-      return Stripe{memory_.k + (step * kBlocks + block) * depth * kTileElements,
-                    kChunkKeys / 16 * depth * kTileElements, kTileElements};
-    };
+    const TileOperand q{unit.q, kTileElements, 2 * kTileElements, depth * 2 * kTileElements};
     for (int64_t block = 0; block < kBlocks; block += 2) {
-      zero_stripes(tiles_);
-      constexpr int kSmall = kSmallScorePairs<kParts>;
-      multiply_stripes<kParts, 0, kSmall>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
-      multiply_stripes<kParts, kSmall, kPairs<kParts>>(tiles_, stripe(block), stripe(block + 1), q, depth, between);
+      zero_sums(tiles_);
+      const uint16_t* keys = memory_.k + (step * kBlocks + block) * depth * kTileElements;
+      multiply_scores<kParts>(tiles_,
+                              {keys, depth * kTileElements, kTileElements, kChunkKeys / 16 * depth * kTileElements}, q,
+                              depth, between);
       store_stripe<0>(tiles_, scores + block * 16 * kUnitRows);
       store_stripe<1>(tiles_, scores + (block + 1) * 16 * kUnitRows);
     }
@@ -314,25 +311,24 @@ class ForwardTask {
     constexpr int64_t kDepth = kStepKeys / 32;
     constexpr int64_t kChunkDepth = kChunkKeys / 32;
     const int64_t blocks = shape_.v_padded / 16;
-    const Columns p{probabilities, kDepth * 2 * kTileElements};
-    const auto stripe = [&](int64_t block) {
-      return Stripe{memory_.v + (block * kChunkDepth + step * kDepth) * kTileElements,
-                    blocks * kChunkDepth * kTileElements, kTileElements};
+    const auto values = [&](int64_t block) {
+      return TileOperand{memory_.v + (block * kChunkDepth + step * kDepth) * kTileElements, kChunkDepth * kTileElements,
+                         kTileElements, blocks * kChunkDepth * kTileElements};
     };
     constexpr int64_t kStripe = 16 * kUnitRows;
     if constexpr (kParts == 1) {
-      load_probabilities(tiles_, p);
+      load_probabilities(tiles_, probabilities);
       for (int64_t block = 0; block < blocks; ++block) {
         load_stripe<0>(tiles_, unit.o + block * kStripe);
-        multiply_values(tiles_, stripe(block), between);
+        multiply_values(tiles_, values(block), between);
         store_stripe<0>(tiles_, unit.o + block * kStripe);
       }
     } else {
+      const TileOperand p{probabilities, kTileElements, 2 * kTileElements, kDepth * 2 * kTileElements};
       for (int64_t block = 0; block < blocks; block += 2) {
         load_stripe<0>(tiles_, unit.o + block * kStripe);
         load_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
-        multiply_stripes<kParts, kFirstValuePair<kParts>, kPairs<kParts>>(tiles_, stripe(block), stripe(block + 1), p,
-                                                                          kDepth, between);
+        multiply_others<kParts>(tiles_, values(block), p, kDepth, between);
         store_stripe<0>(tiles_, unit.o + block * kStripe);
         store_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
       }

@@ -75,15 +75,16 @@ class TileGradients {
             prob = V::where_less(column, end[h], V::where_less(column, begin[h], V::zero(), prob), V::zero());
             grad = V::where_less(column, end[h], V::where_less(column, begin[h], V::zero(), grad), V::zero());
           }
-          probs[h] = split<kParts>(prob);
-          grads[a][h] = split<kParts>(grad);
+          probs[h] = split<kParts, false>(prob);
+          grads[a][h] = split<kParts, false>(grad);
         }
-        const int64_t row = a * kTileWords + i * kPaired;
-        store_parts(merge_parts(probs[0], probs[1]), to.p_rows + row, 2 * kTileWords);
-        store_parts(merge_parts(grads[a][0], grads[a][1]), to.g_rows + row, 2 * kTileWords);
+        const int64_t row = a * kTileElements + i * kPaired;
+        store_parts(merge_parts(probs[0], probs[1]), to.p_rows + row, 2 * kTileElements);
+        store_parts(merge_parts(grads[a][0], grads[a][1]), to.g_rows + row, 2 * kTileElements);
       }
       for (int h = 0; h < 2; ++h)
-        store_parts(merge_parts(grads[0][h], grads[1][h]), to.g_pairs + h * kTileWords + i * kPaired, 2 * kTileWords);
+        store_parts(merge_parts(grads[0][h], grads[1][h]), to.g_pairs + h * kTileElements + i * kPaired,
+                    2 * kTileElements);
     }
   }
 

@@ -22,8 +22,6 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-inline constexpr int64_t kTileElements = amx::kTileBytes / 2;  // bf16 elements
-
 // The element of operands that become kParts parts.
 template <int kParts>
 using PartsElement =

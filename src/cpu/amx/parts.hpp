@@ -1,131 +1,46 @@
-// float32 as a sum of bf16 parts, and rows of any type packed in such parts for the backward products on tiles.
+// Rows of any type packed in bf16 parts (rounds_part) for the backward products on tiles, which take each row twice:
+// along its head dim and across it.
 //
-// Parts are rounded to nearest: x = high + middle + low holds all 24 bits of a float, two parts the 11 of an f16, one a
-// bf16. Tile products take elements of depth in pairs, a dword each. Depth is paired i with i + 16 within 32
-// everywhere, so that a pair of vectors becomes a row of dwords by one shift and one blend, without a shuffle.
+// Tile products take elements of depth in pairs, a dword each. Depth is paired i with i + 16 within 32 everywhere, so
+// that a pair of vectors becomes a row of dwords by one shift and one blend, without a shuffle.
 //
 //   rows     16 rows, depth along the row: A operand of a product over a head dim
 //   columns  the same turned, B operand of it: row i holds the i-th pair of 16 rows
 //   pairs    rows i and i + 16 of 32 paired: B operand of a product over the rows
 //   dims     the same turned, A operand of it
 //
-// Invariants: a tile is 1 KiB contiguous; what lies behind a head dim or where a row is null is zero; a NaN stays one,
-// an infinity has no lower parts. Parts below 2^-126 count as zero in the products.
+// Invariants: a tile is 1 KiB contiguous; what lies behind a head dim or where a row is null is zero. Parts below
+// 2^-126 count as zero in the products.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
-#include <limits>
 
 #include "cpu/amx/arrange.hpp"
 #include "cpu/amx/tiles.hpp"
-#include "cpu/convert.hpp"
 #include "cpu/load.hpp"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-inline constexpr int64_t kTileWords = amx::kTileBytes / 2;
 inline constexpr int64_t kPaired = 32;  // depth of a tile
-// Floats beyond it would be rounded up to infinity; their first part stays at it.
-inline constexpr float kLargestPart = 0x1.fep127f;
 
 // The parts of `x` in the upper halves of dwords, whose lower halves are arbitrary.
 template <int kParts, class V>
 struct Parts {
   V part[kParts];
 };
-
-#if defined(__AVX512BW__)
-
-// Of values computed here: what is not finite makes its lower parts NaN. A NaN's payload must leave room to round.
-template <int kParts, class V>
+template <int kParts, bool kOperand, class V>
 [[gnu::always_inline]] inline Parts<kParts, V> split(V x) {
-  const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
   Parts<kParts, V> parts;
 #pragma GCC unroll 3
-  for (int i = 0; i < kParts; ++i) {
-    const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(x.all), half);
-    parts.part[i].all = _mm512_castsi512_ps(rounded);
-    if (i + 1 < kParts) x.all = _mm512_sub_ps(x.all, _mm512_castsi512_ps(_mm512_and_si512(rounded, upper)));
-  }
+  for (int i = 0; i < kParts; ++i) parts.part[i] = take_part<kParts, kOperand>(x, i);
   return parts;
 }
-// Whether a lane is not finite or beyond the largest part.
-template <class V>
-[[gnu::always_inline]] inline bool needs_care(V x) {
-  return _mm512_cmp_ps_mask(_mm512_abs_ps(x.all), _mm512_set1_ps(kLargestPart), _CMP_NLE_UQ) != 0;
-}
-// Dwords of `low`'s upper halves below, `high`'s above.
-template <class V>
-[[gnu::always_inline]] inline V merge(V low, V high) {
-  return {_mm512_castsi512_ps(_mm512_mask_blend_epi16(0xAAAAAAAAu, _mm512_srli_epi32(_mm512_castps_si512(low.all), 16),
-                                                      _mm512_castps_si512(high.all)))};
-}
-
-#else
-
-template <int kParts, class V>
-inline Parts<kParts, V> split(V x) {
-  float value[16];
-  x.store(value);
-  Parts<kParts, V> parts;
-  for (int i = 0; i < kParts; ++i) {
-    float part[16];
-    for (int l = 0; l < 16; ++l) {
-      part[l] = float_from_bits((bits_from_float(value[l]) + 0x8000u) & 0xFFFF0000u);
-      value[l] -= part[l];
-    }
-    parts.part[i] = V::load(part);
-  }
-  return parts;
-}
-template <class V>
-inline bool needs_care(V x) {
-  float value[16];
-  x.store(value);
-  bool all = true;
-  for (const float one : value) all = all && one <= kLargestPart && one >= -kLargestPart;
-  return !all;
-}
-template <class V>
-inline V merge(V low, V high) {
-  uint32_t below[16], above[16];
-  low.store(below);
-  high.store(above);
-  for (int l = 0; l < 16; ++l) above[l] = below[l] >> 16 | (above[l] & 0xFFFF0000u);
-  return V::load(above);
-}
-
-#endif
-
-// Of inputs, which may hold anything.
-template <int kParts, class V>
-[[gnu::noinline]] Parts<kParts, V> split_with_care(V x) {
-  float value[16], high[16];
-  x.store(value);
-  for (int l = 0; l < 16; ++l) {
-    const bool finite = value[l] - value[l] == 0;
-    float first = value[l];
-    if (finite && first > kLargestPart) first = kLargestPart;
-    if (finite && first < -kLargestPart) first = -kLargestPart;
-    if (first != first) first = std::numeric_limits<float>::quiet_NaN();
-    high[l] = float_from_bits((bits_from_float(first) + 0x8000u) & 0xFFFF0000u);
-    value[l] = finite ? value[l] - high[l] : 0.0f;
-  }
-  Parts<kParts, V> parts;
-  parts.part[0] = V::load(high);
-  if constexpr (kParts > 1) {
-    const Parts<kParts - 1, V> rest = split<kParts - 1>(V::load(value));
-    for (int i = 1; i < kParts; ++i) parts.part[i] = rest.part[i - 1];
-  }
-  return parts;
-}
-// Both parts of two vectors, merged: dwords (low, high).
+// The parts of two vectors in pairs: dwords (low, high).
 template <int kParts, class V>
 [[gnu::always_inline]] inline Parts<kParts, V> merge_parts(const Parts<kParts, V>& low, const Parts<kParts, V>& high) {
   Parts<kParts, V> merged;
 #pragma GCC unroll 3
-  for (int i = 0; i < kParts; ++i) merged.part[i] = merge(low.part[i], high.part[i]);
+  for (int i = 0; i < kParts; ++i) merged.part[i] = pair_halves(low.part[i], high.part[i]);
   return merged;
 }
 // ... stored `part_stride` elements apart.
@@ -139,10 +54,7 @@ template <int kParts, class V>
 template <int kParts, class V, class Element>
 [[gnu::always_inline]] inline Parts<kParts, V> load_parts(const std::byte* row, int64_t c, int64_t dim) {
   const V x = row != nullptr && c < dim ? load_partial<V, Element>(row + c * Element::kBytes, dim - c) : V::zero();
-  if constexpr (kParts == 1) return {{x}};  // is a bf16
-  if (needs_care(x)) [[unlikely]]
-    return split_with_care<kParts>(x);
-  return split<kParts>(x);
+  return split<kParts, true>(x);
 }
 
 // Tiles in the order in which the packing below visits them: of 16 or 32 elements of the head dim `block` elements on,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "cpu/amx/arrange.hpp"
 #include "cpu/amx/exp.hpp"
@@ -10,22 +9,6 @@
 #include "cpu/convert.hpp"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
-
-// bf16 of `even` in the low and of `odd` in the high half of 16 dwords at `to`; each further part, `part_stride`
-// elements on, holds what those before it lost. Values are finite and not negative, or NaN, whose row the sum already
-// marks.
-template <int kParts, class V>
-inline void store_pairs(V even, V odd, uint16_t* to, int64_t part_stride) {
-  if constexpr (kParts == 1) {
-    alignas(64) uint32_t low[16], high[16], pairs[16];
-    even.store(low);
-    odd.store(high);
-    for (int i = 0; i < 16; ++i) pairs[i] = ((low[i] + 0x8000u) >> 16) | ((high[i] + 0x8000u) & 0xffff0000u);
-    std::memcpy(to, pairs, 64);
-  } else {
-    split_pairs<kParts, false>(even, odd, to, part_stride);
-  }
-}
 
 // P^T of one step, rounded to bf16 parts, and the row sums of the unrounded values, piece by piece: a piece is two keys
 // of 16 rows.
@@ -52,7 +35,7 @@ class ProbabilityPieces {
       sum_[half] = sum_[half] + (even + odd);
       uint16_t* to = kParts == 1 ? p_ + key / 2 * kPairElements + half * 32
                                  : p_ + ((key / 32) * 2 + half) * kTileElements + (key % 32) / 2 * 32;
-      store_pairs<kParts>(even, odd, to, kPartElements);
+      split_pairs<kParts, false>(even, odd, to, kPartElements);
     }
   }
   void add_sums(float* row_sum) const {

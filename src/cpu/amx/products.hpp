@@ -8,64 +8,27 @@
 #include <cstdint>
 
 #include "cpu/amx/pack.hpp"
-#include "cpu/amx/part_pairs.hpp"
+#include "cpu/amx/part_products.hpp"
 #include "cpu/amx/scores.hpp"
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// Addresses of A tiles (part, depth block) of one 16-row stripe and of B tiles (part, depth block, query half).
-struct Stripe {
-  const uint16_t* tiles;
-  int64_t part_stride, depth_stride;  // elements
-};
-struct Columns {
-  const uint16_t* tiles;
-  int64_t part_stride;  // elements; depth blocks follow each other, two halves each
-};
-
-// Adds the pairs of parts [kBegin, kEnd) to the sums of two stripes; `between` is called behind each pair of products.
-template <int kParts, int kBegin, int kEnd, class Tiles, class Between>
-inline void multiply_stripes(Tiles& tiles, const Stripe& a, const Stripe& b, const Columns& columns,
-                             int64_t depth_blocks, const Between& between) {
-  for (int64_t block = 0; block < depth_blocks; ++block) {
-#pragma GCC unroll 6
-    for (int i = kBegin; i < kEnd; ++i) {
-      const PartPair pair = kPartPairs<kParts>[i], before = i > kBegin ? kPartPairs<kParts>[i - 1] : PartPair{-1, -1};
-      if (pair.a != before.a) {
-        tiles.template load<4>(a.tiles + pair.a * a.part_stride + block * a.depth_stride, 64);
-        tiles.template load<5>(b.tiles + pair.a * b.part_stride + block * b.depth_stride, 64);
-      }
-      if (pair.b != before.b) {
-        const uint16_t* right = columns.tiles + pair.b * columns.part_stride + block * 2 * kTileElements;
-        tiles.template load<6>(right, 64);
-        tiles.template load<7>(right + kTileElements, 64);
-      }
-      tiles.template dp_bf16<0, 4, 6>();
-      tiles.template dp_bf16<1, 4, 7>();
-      between();
-      tiles.template dp_bf16<2, 5, 6>();
-      tiles.template dp_bf16<3, 5, 7>();
-      between();
-    }
-  }
-}
-
 // Loads P^T of one part, for multiply_values.
 template <class Tiles>
-inline void load_probabilities(Tiles& tiles, const Columns& p) {
-  tiles.template load<4>(p.tiles, kPairElements * 2);
-  tiles.template load<5>(p.tiles + 32, kPairElements * 2);
-  tiles.template load<6>(p.tiles + 16 * kPairElements, kPairElements * 2);
-  tiles.template load<7>(p.tiles + 16 * kPairElements + 32, kPairElements * 2);
+inline void load_probabilities(Tiles& tiles, const uint16_t* p) {
+  tiles.template load<4>(p, kPairElements * 2);
+  tiles.template load<5>(p + 32, kPairElements * 2);
+  tiles.template load<6>(p + 16 * kPairElements, kPairElements * 2);
+  tiles.template load<7>(p + 16 * kPairElements + 32, kPairElements * 2);
 }
 template <class Tiles, class Between>
-inline void multiply_values(Tiles& tiles, const Stripe& v, const Between& between) {
+inline void multiply_values(Tiles& tiles, const TileOperand& v, const Between& between) {
   static_assert(kStepKeys / 32 == 2);
   tiles.template load<2>(v.tiles, 64);
   tiles.template dp_bf16<0, 2, 4>();
   tiles.template dp_bf16<1, 2, 5>();
   between();
-  tiles.template load<3>(v.tiles + v.depth_stride, 64);
+  tiles.template load<3>(v.tiles + v.depth, 64);
   tiles.template dp_bf16<0, 3, 6>();
   tiles.template dp_bf16<1, 3, 7>();
   between();
@@ -80,13 +43,6 @@ template <int kSet, class Tiles>
 inline void load_stripe(Tiles& tiles, const float* from) {
   tiles.template load<2 * kSet>(from, kUnitRows * 4);
   tiles.template load<2 * kSet + 1>(from + 16, kUnitRows * 4);
-}
-template <class Tiles>
-inline void zero_stripes(Tiles& tiles) {
-  tiles.template zero<0>();
-  tiles.template zero<1>();
-  tiles.template zero<2>();
-  tiles.template zero<3>();
 }
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -29,31 +29,18 @@ core::Refusal refuse_backward_emulated(const core::Problem& problem, const core:
 core::Launch configure_backward_emulated(const core::Problem& problem, const core::DeviceInfo& device);
 int run_backward_emulated(const core::Plan& plan, const core::RunContext& context);
 
-inline constexpr core::KernelEntry kForward{
-    .name = "cpu.amx.forward", .refuse = refuse_native, .configure = configure_native, .run = run_native};
-// The same packing, masks and loops on any machine, for tests; chosen only by name.
-inline constexpr core::KernelEntry kForwardEmulated{.name = "cpu.amx_emulated.forward",
-                                                    .refuse = refuse_emulated,
-                                                    .configure = configure_emulated,
-                                                    .run = run_emulated,
-                                                    .pinned_only = true};
-inline constexpr core::KernelEntry kDecode{.name = "cpu.amx.decode",
-                                           .refuse = refuse_decode_native,
-                                           .configure = configure_decode_native,
-                                           .run = run_decode_native};
-inline constexpr core::KernelEntry kDecodeEmulated{.name = "cpu.amx_emulated.decode",
-                                                   .refuse = refuse_decode_emulated,
-                                                   .configure = configure_decode_emulated,
-                                                   .run = run_decode_emulated,
-                                                   .pinned_only = true};
-inline constexpr core::KernelEntry kBackward{.name = "cpu.amx.backward",
-                                             .refuse = refuse_backward_native,
-                                             .configure = configure_backward_native,
-                                             .run = run_backward_native};
-inline constexpr core::KernelEntry kBackwardEmulated{.name = "cpu.amx_emulated.backward",
-                                                     .refuse = refuse_backward_emulated,
-                                                     .configure = configure_backward_emulated,
-                                                     .run = run_backward_emulated,
-                                                     .pinned_only = true};
+inline constexpr core::KernelEntry kForward{"cpu.amx.forward", refuse_native, configure_native, run_native};
+inline constexpr core::KernelEntry kDecode{"cpu.amx.decode", refuse_decode_native, configure_decode_native,
+                                           run_decode_native};
+inline constexpr core::KernelEntry kBackward{"cpu.amx.backward", refuse_backward_native, configure_backward_native,
+                                             run_backward_native};
+// The same packing, masks and loops on any machine, for tests.
+inline constexpr bool kPinnedOnly = true;
+inline constexpr core::KernelEntry kForwardEmulated{"cpu.amx_emulated.forward", refuse_emulated, configure_emulated,
+                                                    run_emulated, kPinnedOnly};
+inline constexpr core::KernelEntry kDecodeEmulated{"cpu.amx_emulated.decode", refuse_decode_emulated,
+                                                   configure_decode_emulated, run_decode_emulated, kPinnedOnly};
+inline constexpr core::KernelEntry kBackwardEmulated{"cpu.amx_emulated.backward", refuse_backward_emulated,
+                                                     configure_backward_emulated, run_backward_emulated, kPinnedOnly};
 
 }  // namespace tessera::cpu::amx
