@@ -32,13 +32,7 @@ __device__ __forceinline__ Unit transform_unit(const QuantizeParams& p, Unit uni
 #pragma unroll
   for (int half = 1; half < kAppendUnit; half *= 2) {
     if (half >= p.rotation) break;
-#pragma unroll
-    for (int i = 0; i < kAppendUnit; ++i) {
-      if ((i & half) != 0) continue;
-      const float low = unit.x[i], high = unit.x[i + half];
-      unit.x[i] = low + high;
-      unit.x[i + half] = low - high;
-    }
+    add_and_subtract(unit.x, half);
   }
   for (int lanes = 1; lanes * kAppendUnit < p.rotation; lanes *= 2) {
     const bool second = (threadIdx.x & static_cast<unsigned>(lanes)) != 0;

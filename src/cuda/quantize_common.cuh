@@ -103,6 +103,18 @@ __device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, f
   }
 }
 
+// One step of a rotation: sum and difference of the elements `half` apart.
+template <int kCount>
+__device__ __forceinline__ void add_and_subtract(float (&x)[kCount], int half) {
+#pragma unroll
+  for (int c = 0; c < kCount; ++c) {
+    if ((c & half) != 0) continue;
+    const float low = x[c], high = x[c + half];
+    x[c] = low + high;
+    x[c + half] = low - high;
+  }
+}
+
 // Every cell becomes cell_value. What comes next may read x meanwhile.
 __global__ void __launch_bounds__(kQuantizeThreads) quantize_cells_kernel(const __grid_constant__ QuantizeParams p) {
   ptx::let_next_grid_begin();

@@ -188,15 +188,7 @@ class HeldTile : public QuantizeBlock {
 #pragma unroll
     for (int c = 0; c < kHeldChannels; ++c) x[c] = (negated >> c & 1) != 0 ? -x[c] : x[c];
 #pragma unroll
-    for (int half = 1; half < kHeldChannels; half *= 2) {
-#pragma unroll
-      for (int c = 0; c < kHeldChannels; ++c) {
-        if ((c & half) != 0) continue;
-        const float low = x[c], high = x[c + half];
-        x[c] = low + high;
-        x[c + half] = low - high;
-      }
-    }
+    for (int half = 1; half < kHeldChannels; half *= 2) add_and_subtract(x, half);
     for (int lanes = 1; lanes * kHeldChannels < p_.rotation; lanes *= 2) {
       // A product with 1 or -1 is exact, so this is the sum or the difference, rounded once.
       const float sign = (threadIdx.x & static_cast<unsigned>(lanes)) != 0 ? -1.0f : 1.0f;

@@ -47,7 +47,7 @@ class RotatedTile : public QuantizeBlock {
       }
     }
 #pragma unroll
-    for (int half = 1; half < kDim / 2; half *= 2) step(half);
+    for (int half = 1; half < kDim / 2; half *= 2) add_and_subtract(x_, half);
   }
 
   // quantize.cuh's find_largest. The larger of |a + b| and |a - b| is |a| + |b|, rounded alike.
@@ -75,7 +75,7 @@ class RotatedTile : public QuantizeBlock {
 
   // `inverse`: of the scales, by row or inverse[0] for all.
   __device__ void store(const float* inverse, char* shared) {
-    step(kDim / 2);
+    add_and_subtract(x_, kDim / 2);
     const float by = inverse[p_.scale_rows == 1 ? own_row() : 0];
     const auto value = [&](int c) { return x_[c] * p_.rotation_unit * by; };
 #pragma unroll
@@ -112,15 +112,6 @@ class RotatedTile : public QuantizeBlock {
   __device__ static float unpack(uint32_t pair, int second) {
     if constexpr (kFrom == TESSERA_F16) return ptx::unpack_f16(static_cast<uint16_t>(second != 0 ? pair >> 16 : pair));
     return __uint_as_float(second != 0 ? pair & 0xffff0000u : pair << 16);
-  }
-  __device__ void step(int half) {
-#pragma unroll
-    for (int c = 0; c < kDim; ++c) {
-      if ((c & half) != 0) continue;
-      const float low = x_[c], high = x_[c + half];
-      x_[c] = low + high;
-      x_[c + half] = low - high;
-    }
   }
   __device__ float largest_of_finite() const {
     float most = 0.0f;
