@@ -61,7 +61,7 @@ FmaProbe::FmaProbe(const tessera_problem& problem, int threads) : threads_(threa
   name_ = loops.name;
 #if defined(__x86_64__)
   const bool capped = problem.isa != TESSERA_ISA_AUTO && problem.isa < TESSERA_ISA_AMX;
-  const bool in_parts = dtype == TESSERA_F32 && problem.pass == TESSERA_FORWARD;
+  const bool in_parts = dtype == TESSERA_F32;
   if ((dtype == TESSERA_BF16 || dtype == TESSERA_F16 || in_parts) && core::cpu_info().has_amx_bf16 && !capped) {
     loop_ = probe_tiles_bf16;
     products_ = in_parts ? 6 : 1;

@@ -30,8 +30,8 @@ const ProbeLoops& probe_loops(int32_t isa_cap);
 
 // The median of samples taken between the runs of kernels, which thus meet the same clock and the same neighbours, on
 // `threads` threads at once: multiply-adds of the unit that a kernel for the problem's type can use under its cap, that
-// is the tiles for 16-bit types and forward for f32 (a sixth of it, in six products) where the machine has them, else
-// the vector unit.
+// is the tiles for 16-bit types and f32 (a sixth of it, in six products) where the machine has them, else the vector
+// unit.
 class FmaProbe {
  public:
   FmaProbe(const tessera_problem& problem, int threads);

@@ -23,8 +23,7 @@ Bound roofline(const Problem& problem, const DeviceInfo& device, const Work& wor
   double peak = bytes == 1 ? device.peak_8bit : bytes == 2 ? device.peak_16bit : device.peak_f32;
   if (bytes == 8) peak *= 0.5;
   // A product of f32 takes six of bf16 on the tiles of a CPU.
-  if (bytes == 4 && problem.pass == TESSERA_FORWARD && device.has_amx_bf16)
-    peak = std::max(peak, device.peak_16bit / 6);
+  if (bytes == 4 && device.has_amx_bf16) peak = std::max(peak, device.peak_16bit / 6);
   return {peak > 0 ? work.flops / peak : 0, device.bandwidth > 0 ? work.bytes / device.bandwidth : 0};
 }
 

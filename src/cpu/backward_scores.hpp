@@ -90,6 +90,22 @@ class ScoreGradients {
   T delta(int64_t row) const { return delta_[row - prepared_]; }
   T slope(int64_t row) const { return T(tensors.alibi_slopes[batch * problem.alibi_stride + head(row)]); }
 
+  // The score of lanes with what the problem adds to it: `bias` is read, `tilt` (minus ALiBi's slope) and the signed
+  // distance from the diagonal count where there is such a term. `bend`, 1 before, is the cap's derivative.
+  V add_terms(V score, const T* bias, V tilt, V distance, V& bend) const {
+    if (problem.softcap > 0) {
+      const V part = tanh(score);
+      score = V::broadcast(T(problem.softcap)) * part;
+      bend = bend - part * part;
+    }
+    if (problem.has(TESSERA_FLAG_BIAS)) {
+      const V term = V::load(bias), lowest = V::broadcast(std::numeric_limits<T>::lowest());
+      score = V::where_less(term, lowest, V::broadcast(-kInfinity<T>), score + term);
+    }
+    if (problem.has(TESSERA_FLAG_ALIBI)) score = V::fma(tilt, V::abs(distance), score);
+    return score;
+  }
+
   // The block's queries and d_o as panels.
   void load_rows(int64_t first, int64_t count) {
     block_row_ = first;
@@ -278,31 +294,19 @@ class ScoreGradients {
   }
 
   void differentiate_terms(int64_t row, int64_t first_key, Range keep, Range whole, bool capped, T* p, T* g) {
-    const bool has_cap = problem.softcap > 0, has_bias = problem.has(TESSERA_FLAG_BIAS),
-               has_slope = problem.has(TESSERA_FLAG_ALIBI);
     const V lse = V::broadcast(lse_[row - prepared_]), delta = V::broadcast(delta_[row - prepared_]);
-    const V cap = V::broadcast(T(problem.softcap)), lowest = V::broadcast(std::numeric_limits<T>::lowest());
-    const V tilt = V::broadcast(has_slope ? -slope(row) : T(0));
+    const V tilt = V::broadcast(problem.has(TESSERA_FLAG_ALIBI) ? -slope(row) : T(0)), unbent = V::broadcast(T(1));
     const T distance = T(band.diagonal(position(row)) - first_key);
-    if (has_bias) {
+    if (problem.has(TESSERA_FLAG_BIAS)) {
       load_bias<V>(problem, tensors, {batch, head(row), position(row)}, first_key,
                    {at_least(keep.begin, whole.begin), at_most(keep.end, whole.end)}, bias_);
     }
     for (int64_t j = whole.begin; j < whole.end; j += kLanes) {
-      V score = V::load(p + j), bend = V::broadcast(T(1));
-      if (has_cap) {
-        const V part = tanh(score);
-        score = cap * part;
-        if (capped) bend = bend - part * part;
-      }
-      if (has_bias) {
-        const V term = V::load(bias_ + j);
-        score = V::where_less(term, lowest, V::broadcast(-kInfinity<T>), score + term);
-      }
-      if (has_slope) score = V::fma(tilt, V::abs(V::broadcast(distance - T(j)) - V::iota()), score);
+      V bend = unbent;
+      const V score = add_terms(V::load(p + j), bias_ + j, tilt, V::broadcast(distance - T(j)) - V::iota(), bend);
       const V prob = probability(score, lse);
       prob.store(p + j);
-      (prob * (V::load(g + j) - delta) * bend).store(g + j);
+      (prob * (V::load(g + j) - delta) * (capped ? bend : unbent)).store(g + j);
     }
   }
 

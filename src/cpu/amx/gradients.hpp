@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "cpu/amx/backward_products.hpp"
 #include "cpu/amx/exp.hpp"
@@ -65,7 +64,8 @@ class TileGradients {
           V prob, grad = V::load(at + kSumFloats) - delta[h];
           if constexpr (kTerms) {
             V bend = V::broadcast(1.0f);
-            prob = probability(add_terms(lanes, h, column, bias + place, V::load(at) * factor, bend) - lse[h]);
+            const V tilt = V::load(lanes.slope + 16 * h), distance = V::load(lanes.diagonal + 16 * h) - column;
+            prob = probability(scores_.add_terms(V::load(at) * factor, bias + place, tilt, distance, bend) - lse[h]);
             grad = prob * grad * bend;
           } else {
             prob = probability(V::fma(V::load(at), factor, V::zero() - lse[h]));
@@ -91,23 +91,6 @@ class TileGradients {
   static V probability(V exponent) {
     exponent = V::where_less(V::zero(), exponent, V::zero(), exponent);
     return exp2_of_score<kParts>(exponent * V::broadcast(float(core::kLog2E)));
-  }
-
-  // The capped and tilted score; `bend` is the cap's derivative.
-  V add_terms(const UnitLanes& lanes, int h, V column, const float* bias, V score, V& bend) const {
-    const core::Problem& problem = scores_.problem;
-    if (problem.softcap > 0) {
-      const V part = tanh(score);
-      score = V::broadcast(float(problem.softcap)) * part;
-      bend = bend - part * part;
-    }
-    if (problem.has(TESSERA_FLAG_BIAS)) {
-      const V term = V::load(bias), lowest = V::broadcast(std::numeric_limits<float>::lowest());
-      score = V::where_less(term, lowest, V::broadcast(-std::numeric_limits<float>::infinity()), score + term);
-    }
-    if (problem.has(TESSERA_FLAG_ALIBI))
-      score = V::fma(V::load(lanes.slope + 16 * h), V::abs(V::load(lanes.diagonal + 16 * h) - column), score);
-    return score;
   }
 
   const ScoreGradients<V>& scores_;
