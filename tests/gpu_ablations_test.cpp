@@ -90,6 +90,25 @@ TEST(GpuAblationsPlan, RefuseWhatTheyAreNotFor) {
   }
 }
 
+// Their time would be another tile's.
+TEST(GpuAblationsPlan, OtherKernelsRefuseWhatHasATileOfItsOwn) {
+  for (const char* text : {"fwd bf16 b32 hq16 sq512 d128 causal", "fwd bf16 b16 hq32 sq1024 d64 causal"}) {
+    int refused = 0;
+    for (const core::KernelEntry& row : cuda::ablations()) {
+      tessera_problem problem;
+      tessera_status status{};
+      ASSERT_EQ(core::parse_problem(std::string(text) + " cuda", &problem, nullptr, &status), TESSERA_OK);
+      std::strcpy(problem.device_name, "h200");
+      std::strcpy(problem.kernel, row.name);
+      core::Plan plan;
+      if (core::make_plan(problem, cuda::ablations(), &plan, &status) == TESSERA_OK) continue;
+      EXPECT_NE(std::string(status.message).find("few keys under a mask"), std::string::npos) << status.message;
+      ++refused;
+    }
+    EXPECT_EQ(refused, 5) << text;
+  }
+}
+
 // A pin that names none of them chooses the full kernel, and their plans say which step is taken back.
 TEST(GpuAblationsPlan, OnlyTheirNamesChooseThem) {
   tessera_problem problem;

@@ -3,12 +3,18 @@
 #include <random>
 
 #include "cases.hpp"
+#include "device_info.hpp"
 #include "gpu_support.hpp"
 
 namespace tessera::tests {
 namespace {
 
 std::string number(const char* word, int64_t value) { return " " + std::string(word) + std::to_string(value); }
+
+bool is_hopper() { return core::cuda_info(0, nullptr)->arch == 90; }
+std::string on_two_multiprocessors(const std::string& text) {
+  return text + " cuda" + number("sm_margin=", core::cuda_info(0, nullptr)->units - 2);
+}
 
 class GpuForward : public ::testing::TestWithParam<const char*> {};
 
@@ -38,6 +44,31 @@ INSTANTIATE_TEST_SUITE_P(
         "b1 hq2 sq320 d128 causal", "b1 hq2 sq600 d64 causal", "b1 hq3 sq200 d256 causal", "b1 hq2 sq64 sk700 d128",
         "b1 hq2 sq20 sk450 d256", "b1 hq2 sq520 d64 window=100,70", "b1 hq2 sq600 d64 window=10,5",
         "b1 hq2 sq300 d256 window=7,3", "b1 hq4 hkv2 sq150 sk200 d128 causal topleft"));
+
+// On two multiprocessors blocks have one piece of work after another; the words above are a piece a block on a large
+// device, where Hopper's kernel has tiles of its own for them.
+class GpuForwardTickets : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuForwardTickets, MatchesTheJudge) {
+  TESSERA_NEEDS_GPU();
+  if (!is_hopper()) GTEST_SKIP() << "cuda.sm90.forward needs compute capability 9.0";
+  const std::string text = on_two_multiprocessors(std::string("fwd bf16 ") + GetParam());
+  EXPECT_GT(check_on_gpu(text), 0) << "no CUDA row takes " << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Words, GpuForwardTickets,
+                         ::testing::Values("b2 hq3 sq64 d64", "b1 hq2 sq300 sk400 d64 causal",
+                                           "b1 hq3 sq520 d64 window=100,70", "b2 hq2 sq200 sk256 d128",
+                                           "b1 hq2 sq520 d128 causal", "b1 hq1 sq600 sk520 d128 window=70,9",
+                                           "b1 hq3 sq200 d256 causal", "b1 hq3 sq130 sk60 d256",
+                                           "b2 hq8 hkv1 sq40 sk90 d256 causal", "b1 hq128 hkv1 sq3 sk70 d192 causal",
+                                           "b1 hq3 sq150 sk200 d192 dv128 causal",
+                                           // Wide and brief tiles.
+                                           "b1 hq1 sq1000 sk2100 d128", "b1 hq1 sq800 sk2050 d104 causal",
+                                           "b1 hq1 sq800 sk2060 d128 window=300,7", "b2 hq2 sq530 sk600 d64 causal",
+                                           "b1 hq4 hkv2 sq520 sk1000 d40 causal topleft", "b1 hq1 sq1024 d64 causal",
+                                           "b1 hq3 sq512 d128 causal", "b1 hq4 hkv2 sq400 sk512 d72 window=200,30",
+                                           "b1 hq2 sq512 d128 causal layout=bhsd"));
 INSTANTIATE_TEST_SUITE_P(Layouts, GpuForward,
                          ::testing::Values("b3 hq2 sq100 sk140 d64 layout=bhsd causal",
                                            "b4 hq4 hkv2 sq200 d128 packed causal lens=longtail",
@@ -59,8 +90,21 @@ INSTANTIATE_TEST_SUITE_P(
                       "b2 hq2 sq40 sk100 d128 splits=7 o=f32 window=30,10",
                       "b3 hq2 sq20 sk400 d64 splits=3 paged=16 pages=shuffled lens=longtail causal"));
 
+// With a workspace that is left uninitialised.
+void expect_first_row_right(const std::string& text) {
+  SCOPED_TRACE(text);
+  GpuCase gpu(text);
+  gpu.poison_workspace = false;
+  const Judged judged = judge(gpu.set);
+  tessera_status status{};
+  ASSERT_EQ(gpu.run("", &status), TESSERA_OK) << status.message;
+  const auto comparisons = baselines::compare(gpu.plan.problem, gpu.set.tensors, &judged.exact, &judged.naive);
+  EXPECT_TRUE(baselines::worst(comparisons).passed) << baselines::worst(comparisons).max_abs_error;
+  EXPECT_TRUE(gpu.set.canaries_intact());
+}
+
 // Every code path of every kernel on the smallest operands, for compute-sanitizer, under which a run takes up to a
-// hundred times as long. Workspaces are left uninitialised.
+// hundred times as long.
 TEST(GpuSanitizer, SmallForwardCases) {
   TESSERA_NEEDS_GPU();
   for (const char* text :
@@ -71,15 +115,17 @@ TEST(GpuSanitizer, SmallForwardCases) {
         "fwd f16 b1 hq1 sq20 sk65 d128 mask alibi", "fwd bf16 b1 hq1 sq20 sk65 d256 softcap=9 sinks",
         "fwd bf16 b2 hq2 sq5 sk300 d128 splits=3 causal sinks",
         "fwd f16 b2 hq2 sq5 sk200 d64 splits=2 paged=1 lens=longtail", "fwd f16 b2 hq1 sq20 sk64 d40 leftpad causal"}) {
-    SCOPED_TRACE(text);
-    GpuCase gpu(std::string(text) + " cuda");
-    gpu.poison_workspace = false;
-    const Judged judged = judge(gpu.set);
-    tessera_status status{};
-    ASSERT_EQ(gpu.run("", &status), TESSERA_OK) << status.message;
-    const auto comparisons = baselines::compare(gpu.plan.problem, gpu.set.tensors, &judged.exact, &judged.naive);
-    EXPECT_TRUE(baselines::worst(comparisons).passed) << baselines::worst(comparisons).max_abs_error;
-    EXPECT_TRUE(gpu.set.canaries_intact());
+    expect_first_row_right(std::string(text) + " cuda");
+  }
+}
+
+// The tiles that Hopper's kernel has for many whole dense rows, which are many on two multiprocessors.
+TEST(GpuSanitizer, TilesOfManyDenseRows) {
+  TESSERA_NEEDS_GPU();
+  if (!is_hopper()) GTEST_SKIP() << "cuda.sm90.forward needs compute capability 9.0";
+  for (const char* text : {"fwd bf16 b1 hq2 sq520 d64 causal", "fwd bf16 b1 hq2 sq512 d128 causal",
+                           "fwd f16 b1 hq2 sq600 d64", "fwd bf16 b1 hq1 sq770 sk2048 d128"}) {
+    expect_first_row_right(on_two_multiprocessors(text));
   }
 }
 

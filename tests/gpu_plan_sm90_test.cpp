@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <tuple>
@@ -50,11 +51,21 @@ void expect_shape(const core::Launch& launch) {
   EXPECT_EQ(launch.shared_bytes, 2 * (q + k_v) + o + Config::kControlBytes);
 }
 
+template <class Config>
+void expect_shapes(std::initializer_list<const char*> problems) {
+  for (const char* problem : problems) {
+    SCOPED_TRACE(problem);
+    const Planned plan(std::string("fwd bf16 ") + problem);
+    ASSERT_EQ(plan.row(), "cuda.sm90.forward");
+    expect_shape<Config>(plan.launch);
+  }
+}
+
 template <int kDimQk, int kDimV>
 void expect_bucket(int dim_qk, int dim_v) {
   for (const char* dtype : {"f16", "bf16"}) {
     const std::string text =
-        std::string("fwd ") + dtype + " b2 hq4 sq300 d" + std::to_string(dim_qk) + " dv" + std::to_string(dim_v);
+        std::string("fwd ") + dtype + " b8 hq8 sq300 d" + std::to_string(dim_qk) + " dv" + std::to_string(dim_v);
     SCOPED_TRACE(text);
     const Planned plain(text), general(text + " softcap=20");
     ASSERT_EQ(plain.row(), "cuda.sm90.forward");
@@ -83,25 +94,45 @@ TEST(CudaPlanSm90, HeadDimsTakeTheSmallestBucketThatHoldsBoth) {
 
 TEST(CudaPlanSm90, WideTilesAreForDenseRowsWhereTheyPay) {
   using Shapes = ForwardConfig<64, 64>;
-  for (const char* wide : {"b4 hq32 sq2048 d64", "b4 hq32 sq2048 d64 causal", "b1 hq32 sq16384 d40",
-                           "b32 hq32 sq512 d64", "b16 hq32 sq1000 d64", "b32 hq32 sq512 d64 causal"}) {
-    SCOPED_TRACE(wide);
-    const Planned plan(std::string("fwd bf16 ") + wide);
-    ASSERT_EQ(plan.code, TESSERA_OK);
-    expect_shape<Shapes::Wide>(plan.launch);
-  }
-  // Short keys, few tiles, and all of which something is looked up.
-  for (const char* plain : {"b4 hq32 sq2048 sk511 d64", "b4 hq32 sq2048 sk511 d64 causal", "b1 hq8 sq2048 d64",
-                            "b4 hq32 sq2048 d64 packed", "b4 hq32 sq2048 d64 paged=16", "b4 hq32 sq2048 d64 leftpad",
-                            "b4 hq32 sq2048 d64 splits=2", "b4 hq32 sq2048 d64 lens=longtail"}) {
-    SCOPED_TRACE(plain);
-    const Planned plan(std::string("fwd bf16 ") + plain);
-    ASSERT_EQ(plan.code, TESSERA_OK) << plan.status.message;
-    expect_shape<Shapes::Plain>(plan.launch);
-  }
+  using Shapes128 = ForwardConfig<128, 128>;
+  expect_shapes<Shapes::Wide>({"b4 hq32 sq2048 d64", "b4 hq32 sq2048 d64 causal", "b1 hq32 sq16384 d40",
+                               "b32 hq32 sq512 d64", "b16 hq32 sq1000 d64", "b16 hq32 sq1025 d64 causal",
+                               "b32 hq32 sq1025 d64 causal batch-invariant"});
+  expect_shapes<Shapes128::Wide>({"b4 hq16 sq2048 d128", "b4 hq16 sq2048 d104 causal", "b1 hq16 sq16384 d128"});
+  // Short keys, few tiles, all of which something is looked up, and steps of other keys where bits must not differ.
+  expect_shapes<Shapes::Plain>({"b4 hq32 sq2048 sk511 d64", "b4 hq32 sq2048 sk511 d64 causal", "b1 hq10 sq2048 d64",
+                                "b4 hq32 sq2048 d64 packed", "b4 hq32 sq2048 d64 paged=16",
+                                "b4 hq32 sq2048 d64 leftpad", "b4 hq32 sq2048 d64 splits=2",
+                                "b4 hq32 sq2048 d64 lens=longtail"});
+  expect_shapes<Shapes128::Plain>(
+      {"b4 hq16 sq2047 d128", "b4 hq16 sq2048 d128 batch-invariant", "b1 hq10 sq2048 d128"});
   const Planned longer("fwd bf16 b4 hq32 sq4096 d96");
   ASSERT_EQ(longer.code, TESSERA_OK);
   EXPECT_EQ(longer.launch.tile_m, 128);
+}
+
+TEST(CudaPlanSm90, BriefTilesAreForFewKeysUnderAMask) {
+  using Shapes = ForwardConfig<64, 64>;
+  using Shapes128 = ForwardConfig<128, 128>;
+  expect_shapes<Shapes::Brief>(
+      {"b32 hq32 sq512 d64 causal", "b16 hq32 sq1024 d64 causal", "b16 hq32 sq700 d8 window=50,9"});
+  expect_shapes<Shapes128::Brief>({"b32 hq16 sq512 d128 causal", "b64 hq16 sq400 sk512 d72 causal"});
+  expect_shapes<Shapes::Plain>({"b32 hq32 sq511 d64 causal", "b32 hq32 sq512 d64 causal packed"});
+  expect_shapes<Shapes::Wide>({"b32 hq32 sq512 d64", "b32 hq32 sq512 d64 batch-invariant"});
+  expect_shapes<Shapes128::Plain>({"b32 hq16 sq512 d128", "b32 hq16 sq513 d128 causal", "b1 hq32 sq512 d128 causal",
+                                   "b32 hq16 sq512 d128 causal batch-invariant"});
+}
+
+TEST(CudaPlanSm90, NarrowTilesAreForDenseRowsThatLeaveMultiprocessorsIdle) {
+  using Shapes = ForwardConfig<64, 64>;
+  using Shapes128 = ForwardConfig<128, 128>;
+  expect_shapes<Shapes::Narrow>(
+      {"b1 hq4 sq64 d64", "b1 hq4 sq2048 d64", "b1 hq4 sq2048 d64 causal batch-invariant", "b1 hq132 sq64 sk4096 d64"});
+  expect_shapes<Shapes128::Narrow>({"b1 hq16 sq512 d128", "b2 hq1 sq4000 d128 causal", "b4 hq32 hkv8 sq1 sk100 d128"});
+  expect_shapes<Shapes::Plain>(
+      {"b1 hq133 sq64 d64", "b1 hq4 sq64 d64 packed", "b1 hq4 sq64 d64 paged=16", "b1 hq4 sq64 d64 splits=2"});
+  expect_shapes<Shapes128::Plain>({"b1 hq16 sq577 d128", "b1 hq16 sq512 d128 sm_margin=5", "hq4 sq64 sk65536 d128"});
+  expect_shapes<ForwardConfig<256, 256>::Plain>({"b1 hq4 sq64 d256"});
 }
 
 // Pieces of work of a problem in one split: the fewest multiprocessors that need no tickets to share them out.

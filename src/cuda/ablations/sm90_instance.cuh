@@ -11,8 +11,9 @@ template <template <class> class Step, int kDim>
 constexpr Bucket ablated_bucket() {
   using Shapes = ForwardConfig<kDim, kDim>;
   constexpr Instance plain = ForwardKernel<Bf16, Step<typename Shapes::Plain>, ScoreKind::plain>::instance();
-  // No ablation takes general scores.
-  return {plain, ForwardKernel<Bf16, Step<typename Shapes::Wide>, ScoreKind::plain>::instance(), plain};
+  constexpr Instance wide = ForwardKernel<Bf16, Step<typename Shapes::Wide>, ScoreKind::plain>::instance();
+  // No ablation takes general scores or problems of the brief tile, and few rows are not what they are measured on.
+  return {plain, wide, wide, plain, plain, Shapes::kWideKeys, Shapes::kBriefKeys};
 }
 
 template <template <class> class Step>

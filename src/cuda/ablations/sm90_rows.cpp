@@ -52,7 +52,12 @@ template <size_t kRow>
 Refusal refuse(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
   if (const Refusal refusal = refuse_ablation(p)) return refusal;
-  return refuse_launch(p, device, bucket(p, kRows[kRow]).plain);
+  const Ablation& row = kRows[kRow];
+  const Bucket& own = bucket(p, row);
+  if (row.buckets != nullptr && choose_cut(p, device, own).instance == &own.brief) {
+    return {"no ablation takes the tile that cuda.sm90.forward has for few keys under a mask", "seqlen_k", p.seqlen_k};
+  }
+  return refuse_launch(p, device, own.plain);
 }
 
 template <size_t kRow>

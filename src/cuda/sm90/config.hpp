@@ -26,9 +26,11 @@ struct ForwardShape {
   static constexpr int kSpan = kDimQk % 64 == 0 && kDimV % 64 == 0 ? 128 : 64, kSpanColumns = kSpan / kBytes;
   static constexpr int kQueryBytes = kTileM * kDimQk * 2, kKeyBytes = kTileN * kDimQk * 2;
   static constexpr int kValueBytes = kTileN * kDimV * 2;
-  // setmaxnreg hands out what the launch took: 168 registers for 384 threads, 128 for 512.
+  // setmaxnreg hands out what the launch took: 168 registers for 384 threads, 128 for 512, 96 for 640. A lone warpgroup
+  // has enough without it.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 56, kConsumerRegisters = kGroups == 3 ? 160 : 224;
+  static constexpr int kProducerRegisters = kGroups > 2 ? 32 : 56;
+  static constexpr int kConsumerRegisters = kGroups == 1 ? 255 : kGroups == 2 ? 224 : kGroups == 3 ? 160 : 112;
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= kLaunchRegisters * (kGroups + 1));
   static_assert(kTileN % 16 == 0 && kDimQk % kSpanColumns == 0 && kDimV % kSpanColumns == 0);
   // [Q tiles][K tiles][V tiles][a span of o, 16 rows a consumer's warp][Control], tiles at multiples of 1024 bytes.
@@ -47,44 +49,63 @@ struct Measured : Shape {
   static constexpr double kShare = kSharePercent * 0.01, kOverheadTiles = kOverheadPercent * 0.01;
 };
 
-// Shapes by bucket of head dims. Plain takes plain scores of any layout; Wide dense rows where three warpgroups pay
-// (cut.cpp); General all scores, with fewer keys a step, since the scores' arithmetic needs registers too.
+// Shapes by bucket of head dims. Plain takes plain scores of any layout, General all scores, with fewer keys a step,
+// since the scores' arithmetic needs registers too. The others take whole dense rows alone (cut.cpp): Wide from
+// kWideKeys keys on, Brief up to kBriefKeys under a mask, where steps of 64 keys end closer to the diagonal, Narrow
+// where tiles of 64 rows leave multiprocessors idle. A bucket that has none of a kind has Plain there.
+struct PlainAlone {
+  static constexpr int kWideKeys = 0, kBriefKeys = 0;
+};
 template <int kDimQk, int kDimV>
 struct ForwardConfig;
 template <>
 struct ForwardConfig<64, 64> {
+  static constexpr int kWideKeys = 512, kBriefKeys = 1024;
   using Plain = Measured<ForwardShape<64, 64, 2, 128, 2, true, false, 3>, 46, 200>;
   using Wide = Measured<ForwardShape<64, 64, 3, 128, 2, true, false, 2, true>, 57, 200>;
+  using Brief = Measured<ForwardShape<64, 64, 4, 64, 2, true, false, 6, true>, 54, 300>;
+  using Narrow = Measured<ForwardShape<64, 64, 1, 128, 1, false, false, 2, true>, 32, 400>;
   using General = Measured<ForwardShape<64, 64, 2, 64, 2, true, false>, 25, 200>;
 };
 template <>
-struct ForwardConfig<96, 96> {
+struct ForwardConfig<96, 96> : PlainAlone {
   using Plain = Measured<ForwardShape<96, 96, 2, 128, 2, true, false>, 56, 200>;
   using Wide = Plain;
+  using Brief = Plain;
+  using Narrow = Plain;
   using General = Measured<ForwardShape<96, 96, 2, 64, 2, true, false>, 25, 200>;
 };
 template <>
 struct ForwardConfig<128, 128> {
+  static constexpr int kWideKeys = 2048, kBriefKeys = 512;
   using Plain = Measured<ForwardShape<128, 128, 2, 128, 2, true, true>, 69, 150>;
-  using Wide = Plain;
+  using Wide = Measured<ForwardShape<128, 128, 3, 80, 2, true, true, 2, true>, 75, 100>;
+  using Brief = Measured<ForwardShape<128, 128, 3, 64, 2, false, true, 3, true>, 84, 400>;
+  using Narrow = Measured<ForwardShape<128, 128, 1, 128, 1, false, true, 2, true>, 49, 350>;
   using General = Measured<ForwardShape<128, 128, 2, 64, 2, true, false>, 35, 200>;
 };
 template <>
-struct ForwardConfig<192, 128> {
+struct ForwardConfig<192, 128> : PlainAlone {
   using Plain = Measured<ForwardShape<192, 128, 2, 128, 1, true, false>, 70, 150>;
   using Wide = Plain;
+  using Brief = Plain;
+  using Narrow = Plain;
   using General = Measured<ForwardShape<192, 128, 2, 64, 1, true, false>, 35, 200>;
 };
 template <>
-struct ForwardConfig<192, 192> {
+struct ForwardConfig<192, 192> : PlainAlone {
   using Plain = Measured<ForwardShape<192, 192, 2, 96, 1, true, true>, 70, 150>;
   using Wide = Plain;
+  using Brief = Plain;
+  using Narrow = Plain;
   using General = Measured<ForwardShape<192, 192, 2, 48, 1, true, true>, 35, 200>;
 };
 template <>
-struct ForwardConfig<256, 256> {
+struct ForwardConfig<256, 256> : PlainAlone {
   using Plain = Measured<ForwardShape<256, 256, 2, 64, 1, true, true>, 78, 200>;
   using Wide = Plain;
+  using Brief = Plain;
+  using Narrow = Plain;
   using General = Measured<ForwardShape<256, 256, 2, 32, 1, true, true>, 35, 200>;
 };
 

@@ -171,16 +171,25 @@ Cut start_cut(const Problem& p, const DeviceInfo& device, const Instance& instan
   return c;
 }
 
+// Rows of a tile leave a row's bits as they are, keys of a step do not: where they must not depend on anything but the
+// head dims, plain's are taken.
 Cut choose_cut(const Problem& p, const DeviceInfo& device, const Bucket& bucket) {
-  // Wide tiles pay from 512 keys on where they leave no multiprocessor idle (H200, d 64, us of 128 and 192 rows: N 512
-  // 205 and 191, N 1024 343 and 327, causal 150 and 140, 217 and 208).
-  const Instance& instance = !is_plain(p)                       ? bucket.general
-                             : is_whole(p) && p.seqlen_k >= 512 ? bucket.wide
-                                                                : bucket.plain;
-  Cut c = start_cut(p, device, instance);
-  if (c.instance == &bucket.wide && c.items() < 2 * c.workers) c = start_cut(p, device, bucket.plain);
+  Cut c = start_cut(p, device, is_plain(p) ? bucket.plain : bucket.general);
   split_keys(p, device, &c);
-  return c;
+  if (!is_plain(p) || !is_whole(p)) return c;
+  // A block a tile, where that is one for each multiprocessor at most: half the rows come sooner (H200, 4 heads, us of
+  // 128 and 64 rows: d 64 N 64 8.9 and 7.6, N 2048 25.8 and 20.2; d 128 9.6 and 8.4, 30.7 and 25.1).
+  const Cut narrow = start_cut(p, device, bucket.narrow);
+  if (narrow.items() <= narrow.workers) {
+    return c.splits > 1 && estimate_seconds(p, device, c) < estimate_seconds(p, device, narrow) ? c : narrow;
+  }
+  // Tiles of more warpgroups pay where they leave none idle (docs/notes/hopper.md).
+  const bool brief = p.banded() && p.seqlen_k >= 512 && p.seqlen_k <= bucket.brief_keys;
+  if (!brief && p.seqlen_k < bucket.wide_keys) return c;
+  const Instance& instance = brief ? bucket.brief : bucket.wide;
+  if (p.has(TESSERA_FLAG_BATCH_INVARIANT) && instance.tile_n != bucket.plain.tile_n) return c;
+  const Cut wide = start_cut(p, device, instance);
+  return wide.items() < 2 * wide.workers ? c : wide;
 }
 
 Refusal refuse_launch(const Problem& p, const DeviceInfo& device, const Instance& instance) {
@@ -239,7 +248,8 @@ int run_cut(const Plan& plan, const core::RunContext& context, const Cut& c, Par
   params->tile_rows = static_cast<int32_t>(c.rows);
   // A short piece that is asked for within the one before is waited for (docs/notes/hopper.md). Past d 128 there is one
   // tile of Q, which has to be left first anyway.
-  params->ahead = c.takes_tickets() && c.instance->dim_qk <= 128 && p.seqlen_k <= 8 * c.instance->tile_n ? 1 : 0;
+  const int32_t few = std::min(1024, c.instance->tile_m * c.instance->tile_n / 16);
+  params->ahead = c.takes_tickets() && c.instance->dim_qk <= 128 && p.seqlen_k <= few ? 1 : 0;
   params->kv_box_rows = kv_box_rows(p, *c.instance);
   params->kv_bounded = is_bounded(p);
 

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) forward_kernel(const __gr
     ptx::prefetch_tensor_map(threadIdx.x % 32 == 0 ? &p.q_map : threadIdx.x % 32 == 1 ? &p.k_map : &p.v_map);
   }
   if (group == 0) {
-    ptx::shrink_registers<Config::kProducerRegisters>();
+    if constexpr (Config::kGroups > 1) ptx::shrink_registers<Config::kProducerRegisters>();
     if (warp == 1) {
       schedule_tiles<Config, true>(p, control);
     } else {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) forward_kernel(const __gr
     }
   } else {
     __syncthreads();
-    ptx::grow_registers<Config::kConsumerRegisters>();
+    if constexpr (Config::kGroups > 1) ptx::grow_registers<Config::kConsumerRegisters>();
     Consumer<Element, Config, kKind>{p, control, ptx::shared_address(shared), group - 1, {p, control, shared}}.run();
   }
 }

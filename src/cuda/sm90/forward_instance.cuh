@@ -28,7 +28,11 @@ constexpr Bucket bucket() {
   using Shapes = ForwardConfig<kDimQk, kDimV>;
   return {ForwardKernel<Element, typename Shapes::Plain, ScoreKind::plain>::instance(),
           ForwardKernel<Element, typename Shapes::Wide, ScoreKind::plain>::instance(),
-          ForwardKernel<Element, typename Shapes::General, ScoreKind::general>::instance()};
+          ForwardKernel<Element, typename Shapes::Brief, ScoreKind::plain>::instance(),
+          ForwardKernel<Element, typename Shapes::Narrow, ScoreKind::plain>::instance(),
+          ForwardKernel<Element, typename Shapes::General, ScoreKind::general>::instance(),
+          Shapes::kWideKeys,
+          Shapes::kBriefKeys};
 }
 
 }  // namespace tessera::cuda::sm90

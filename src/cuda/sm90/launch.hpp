@@ -38,9 +38,10 @@ constexpr Instance instance_of(cudaError_t (*prepare)(),
           launch};
 }
 
-// Wide tiles are for dense rows where they pay. `general` also takes softcap, bias, ALiBi and any scale.
+// What config.hpp has for head dims; `general` also takes softcap, bias, ALiBi and any scale.
 struct Bucket {
-  Instance plain, wide, general;
+  Instance plain, wide, brief, narrow, general;
+  int32_t wide_keys, brief_keys;  // wide from so many keys on, brief up to so many under a mask
 };
 
 extern const Bucket kF16D64, kF16D96, kF16D128, kF16D192V128, kF16D192, kF16D256;

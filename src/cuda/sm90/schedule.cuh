@@ -112,7 +112,6 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
     view.copies = p.kv_box_rows != 0 && (p.forward.page_size == 0 || view.sequence.kv_row % p.kv_box_rows == 0);
     view.gathers_tail = !p.kv_bounded && view.tiles.end * Config::kTileN > view.sequence.band.seqlen_k;
   }
-  if constexpr (Config::kBytes == 2) view_rows<Config>(p, piece, view);
 }
 
 // What e4m3's consumers need of a view beside: read from it, since the scheduler's registers are few.
@@ -171,6 +170,11 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
       if (leads && piece.valid) write_fp8_view(p, view);
     }
     if (kOpens && step == 0) __syncthreads();
+    if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_found[views.stage]);
+    // The rest is found while the first tiles are on their way.
+    if constexpr (Config::kBytes == 2) {
+      if (leads && piece.valid) view_rows<Config>(p, piece, view);
+    }
     if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_full[views.stage]);
     __syncwarp();
     // The first piece is the block's own, so nobody waits for a ticket then. A block that finds none opens them too:
