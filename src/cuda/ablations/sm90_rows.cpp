@@ -55,7 +55,7 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
   const Ablation& row = kRows[kRow];
   const Bucket& own = bucket(p, row);
   if (row.buckets != nullptr && choose_cut(p, device, own).instance == &own.brief) {
-    return {"no ablation takes the tile that cuda.sm90.forward has for few keys under a mask", "seqlen_k", p.seqlen_k};
+    return {"cuda.sm90.forward has a tile of its own here, which no ablation takes", "seqlen_k", p.seqlen_k};
   }
   return refuse_launch(p, device, own.plain);
 }
