@@ -14,7 +14,7 @@ VALUE_COLUMNS = (64, 96, 128, 192, 256)
 FIRST_COLUMNS = (64, 128)
 TRANSPOSED_COLUMNS = (32, 64)
 # Columns of e4m3's products: q k^T, and p v with eight columns of ones beside v's, which sum p, or pieces.
-BYTE_SCORE_COLUMNS = (64, 96, 128)
+BYTE_SCORE_COLUMNS = (64, 128)
 BYTE_VALUE_COLUMNS = (64, 72, 136)
 WIDTH = 120
 

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kConsumers<Config>, 1)
                    uint8_t* turned) {
   extern __shared__ __align__(1024) char shared[];
   poison_tiles<Config>(shared);
-  cuda::sm90::fill_ones<Config>(shared);
+  cuda::sm90::fill_ones<Config>(shared, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
   const auto consumer = last_stages<Config>(params, shared);
   copy_tile(shared + Config::kValueOffset + (Config::kValueStages - 1) * Config::kValueBytes, v, Config::kValueBytes);
   __syncthreads();
@@ -255,7 +255,7 @@ __global__ void bring_values(const __grid_constant__ Params p, int slot, int lef
     view.sequence.kv_batch = 1;
     view.v = static_cast<const char*>(p.forward.v) + p.forward.v_stride.batch + p.forward.v_stride.head;
   }
-  cuda::sm90::fill_ones<Config>(shared);
+  cuda::sm90::fill_ones<Config>(shared, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
   publish_tiles();
   cuda::sm90::OrderedValues<Config> values{p, control, shared, cuda::sm90::uniform(static_cast<int>(threadIdx.x / 32))};
   char* tile = shared + Config::kTransposedOffset;

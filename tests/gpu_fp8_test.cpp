@@ -104,7 +104,12 @@ INSTANTIATE_TEST_SUITE_P(Words, GpuFp8Chains,
                                            "b2 hq4 hkv2 sq400 sk150 d128 causal sinks o=f32",
                                            "b5 hq2 sq150 sk200 d128 packed lens=150:0:1:0:77 causal",
                                            "b1 hq3 sq300 sk1500 d128 window=64,0", "b2 hq2 sq140 sk1400 d64",
-                                           "b2 hq2 sq200 sk600 d256"));
+                                           "b2 hq2 sq200 sk600 d256", "b2 hq2 sq256 sk500 d64",
+                                           "b3 hq2 sq600 d64 causal", "b3 hq2 sq330 sk200 d64 causal sinks",
+                                           "b1 hq3 sq500 sk900 d64 window=50,20",
+                                           "b4 hq2 hkv1 sq400 d64 packed lens=400:0:70:197 causal o=f32",
+                                           "b3 hq2 sq200 sk300 d64 lens=longtail",
+                                           "b2 hq4 hkv1 sq70 sk300 d64 causal"));
 
 class GpuFp8Ordered : public ::testing::TestWithParam<const char*> {};
 

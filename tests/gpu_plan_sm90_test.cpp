@@ -345,8 +345,8 @@ TEST(CudaPlanSm90, E4m3TakesItsOwnRow) {
   using D64 = cuda::sm90::Fp8Config<64>::Plain;
   using D128 = cuda::sm90::Fp8Config<128>::Plain;
   using D256 = cuda::sm90::Fp8Config<256>::Plain;
-  expect("fwd e4m3 b2 hq4 sq300 d64", 192, 96, D64::kSharedBytes);
-  expect("fwd e4m3 b2 hq4 sq300 d16 dv64 causal", 192, 96, D64::kSharedBytes);
+  expect("fwd e4m3 b2 hq4 sq300 d64", 192, 128, D64::kSharedBytes);
+  expect("fwd e4m3 b2 hq4 sq300 d16 dv64 causal", 192, 128, D64::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d80 window=5,0", 128, 128, D128::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d64 dv128 o=f16 sinks", 128, 128, D128::kSharedBytes);
   expect("fwd e4m3 b2 hq4 sq300 d128 packed lens=longtail", 128, 128, D128::kSharedBytes);
@@ -355,7 +355,7 @@ TEST(CudaPlanSm90, E4m3TakesItsOwnRow) {
   // Two Q tiles; three of K, V and V^T with eight rows of ones; barriers; 48 bytes a consumer's thread for each of two
   // pieces of work.
   EXPECT_EQ(D128::kSharedBytes, 2 * 16384 + 3 * (16384 + 16384 + 17408) + 2048 + 2 * 12288);
-  EXPECT_EQ(D64::kSharedBytes, 2 * 12288 + 3 * (6144 + 6144 + 6912) + 2048 + 2 * 18432);
+  EXPECT_EQ(D64::kSharedBytes, 2 * 12288 + 3 * (8192 + 8192 + 9216) + 2048 + 2 * 18432);
   // One Q tile, two of K, one of V, two of V^T; one piece.
   EXPECT_EQ(D256::kSharedBytes, 32768 + 2 * 32768 + 32768 + 2 * 33792 + 2048 + 12288);
   const Planned rows(std::string("fwd e4m3 sq300 d64") + kFp8);

@@ -20,9 +20,12 @@ struct TileView : BlockView {
   int32_t pack_index;   // of query heads, in their order
   int32_t batch;        // of the problem, also where q or k and v are packed
   // Of e4m3: scores times score_scale and the row's own scale, where it has one (q_scaled_by_row), are in base 2, o is
-  // times v_scale. The r-th query from first_row on keeps keys [keys_begin + r, keys_end + r) that are below key_count.
+  // times v_scale. The r-th query from first_row on keeps keys [keys_begin + r, keys_end + r) that are below key_count;
+  // query_count of the tile's rows are queries.
   float score_scale, v_scale;
-  int32_t keys_begin, keys_end, key_count;
+  int32_t keys_begin, keys_end, key_count, query_count;
+  char* o;            // of the tile's first row and head
+  float* lse;         // the same; null: not wanted
   bool valid;         // false: no more work
   bool copies;        // whole K and V tiles come by TMA; else rows are gathered
   bool gathers_tail;  // the last tile's rows are gathered, with zeros behind the last key
@@ -34,8 +37,6 @@ struct RowView : TileView {
   // tile's first row the first key that it keeps (or would, were there keys before the first) and how many keys lie
   // behind its last one; a row further down the one is one more and the other one less.
   int32_t rows, keys, kept_begin, behind;
-  char* o;     // of the tile's first row and head
-  float* lse;  // the same; null: not wanted
 };
 
 // A stage of a ring and the parity of its barriers' phase.

@@ -247,7 +247,7 @@ int run_cut(const Plan& plan, const core::RunContext& context, const Cut& c, Par
   params->by_pack = Divisor(static_cast<uint32_t>(c.pack));
   params->by_packs = Divisor(static_cast<uint32_t>(params->packs));
   params->by_group = Divisor(static_cast<uint32_t>(p.group));
-  params->whole = is_whole(p) && is_plain(p) && c.splits == 1 && p.v_order == 0;
+  params->whole = is_whole(p) && is_plain(p) && c.splits == 1 && (p.v_order == 0 || p.seqlen_k % 16 == 0);
   params->band = core::make_band(p.seqlen_q, p.seqlen_k, p.left, p.right, p.top_left);
   params->tile_rows = static_cast<int32_t>(c.rows);
   // A short piece that is asked for within the one before is waited for (docs/notes/hopper.md). Past d 128 there is one

@@ -17,7 +17,12 @@ struct Fp8Shape {
   static constexpr int kDimQk = kDimQk_, kDimV = kDimV_, kGroups = kGroups_, kTileN = kTileN_;
   static constexpr int kQueryStages = kQueryStages_, kStages = kStages_, kBytes = 1, kTransposers = 2;
   static constexpr int kValueStages = kValueStages_;  // of V as it lies; K and V^T have kStages
-  static constexpr bool kProduces = true, kTurns = true, kDense = false, kChains = kQueryStages > 1;
+  static constexpr bool kProduces = true, kDense = false;
+  static constexpr bool kChains = kQueryStages > 1;  // a block's tiles follow one another (Fp8Consumer::run_pieces)
+  // The softmax of a step runs beside the product of the one before. Else p v is over before the scores come, which
+  // then have the registers of p: that makes 128 keys a step of 96 at d 64.
+  static constexpr bool kOverlaps = kChains && kGroups < 3;
+  static constexpr bool kTurns = !kOverlaps;  // warpgroups take turns at the tensor cores; at d 128 that cost 1 to 3 %
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   // Bytes of a row of Q, K and V that lie together, swizzled.
   static constexpr int kSpan = kDimQk % 128 == 0 && kDimV % 128 == 0 ? 128 : 64, kSpanColumns = kSpan;
@@ -43,21 +48,21 @@ struct Fp8Shape {
 
 // Shapes by bucket of head dims, with their share of the 8-bit peak on long rows and what a query tile costs beside its
 // key tiles, both measured on an H200 (docs/notes/hopper.md). More keys a step do not fit the registers: scores, both
-// levels of accumulators and p are 214 of 232 at d 128. At 256
+// levels of accumulators and p are 214 of 232 at d 128, and without p 134 of 152 at d 64. At 256
 // scores and the first level of accumulators take turns (fp8_wide_loop.cuh).
 template <int kDim>
 struct Fp8Config;
 template <>
 struct Fp8Config<64> {
-  using Plain = Measured<Fp8Shape<64, 64, 3, 96, 2, 3>, 32, 480>;
+  using Plain = Measured<Fp8Shape<64, 64, 3, 128, 2, 3>, 35, 250>;
 };
 template <>
 struct Fp8Config<128> {
-  using Plain = Measured<Fp8Shape<128, 128, 2, 128, 2, 3>, 38, 280>;
+  using Plain = Measured<Fp8Shape<128, 128, 2, 128, 2, 3>, 51, 300>;
 };
 template <>
 struct Fp8Config<256> {
-  using Plain = Measured<Fp8Shape<256, 256, 2, 128, 1, 2, 1>, 49, 320>;
+  using Plain = Measured<Fp8Shape<256, 256, 2, 128, 1, 2, 1>, 62, 390>;
 };
 
 }  // namespace tessera::cuda::sm90

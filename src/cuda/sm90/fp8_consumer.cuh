@@ -23,6 +23,8 @@ struct Fp8Consumer {
   static constexpr int kKeySpan = Config::kKeySpan, kKeySteps = kKeySpan / 32;
   static constexpr int kFirstBarrier = 1;  // 0 is __syncthreads'
   static constexpr int kChunk = 4;         // blocks of 8 keys whose exponentials are taken at a time
+  // Whether a warpgroup leaves out a view's last tile where none of its rows sees a key of it.
+  static constexpr bool kTrims = Config::kChains && Config::kTileM > Config::kTileN;
   using Scores = float[Config::kTileN / 8][4];
   using Probs = uint32_t[Config::kTileN / 32][4];
   using Product = float[Config::kValueRows / 8][4];  // of p and v, the last eight columns p's sums
@@ -41,9 +43,11 @@ struct Fp8Consumer {
   __device__ __forceinline__ static void release(uint64_t* barrier) {
     if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
   }
-  __device__ __forceinline__ void wait_turn() const { ptx::barrier_sync(kFirstBarrier + group, 256); }
+  __device__ __forceinline__ void wait_turn() const {
+    if (Config::kTurns) ptx::barrier_sync(kFirstBarrier + group, 256);
+  }
   __device__ __forceinline__ void pass_turn() const {
-    ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
+    if (Config::kTurns) ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
   }
 
   // Issues scores = q k^T of the current stages, of the keys from kFirst on. kInPlace: what the registers held counts
@@ -145,9 +149,9 @@ struct Fp8Consumer {
     const uint32_t place = Config::kNotes == 1 ? 0 : (noted ^ kNext) * (128 * Config::kGroups);
     return reinterpret_cast<Fp8Notes*>(tiles + Config::kNotesOffset)[place + threadIdx.x - 128];
   }
-  // Writes the thread's notes.
+  // Writes the thread's notes. True: some row of the warp has an odd scale.
   template <bool kNext = false>
-  __device__ __forceinline__ void take_notes(const TileView& view) const {
+  __device__ __forceinline__ bool take_notes(const TileView& view) const {
     Fp8Notes& out = notes<kNext>();
     bool odd = false;
 #pragma unroll
@@ -164,6 +168,7 @@ struct Fp8Consumer {
     odd = __any_sync(0xffffffffu, odd);
     if (odd) out.scale[0] = out.scale[1] = 1.0f;
     out.odd = odd ? -1 : 0;
+    return odd;
   }
 
   // Whether the warp has odd scales, or a row whose maximum is negative so far: asked before the scores are waited for.
@@ -216,6 +221,8 @@ struct Fp8Consumer {
   // Tiles [begin, end) of a view, of which [unmasked_begin, unmasked_end) need no mask.
   struct Tiles {
     int begin, end, unmasked_begin, unmasked_end;
+    bool rests;  // the view has one more tile, of which the warpgroup's rows see nothing
+    int left;    // tiles behind that, of a warpgroup that has no rows
   };
   // Calls advance.operator()<kMasked>(tile) for every tile behind the first.
   template <class Advance>
@@ -229,15 +236,35 @@ struct Fp8Consumer {
     for (; tile < keys.end; ++tile) advance.template operator()<true>(tile);
   }
 
-  // Issues the products of a step: scores = q k^T of the current stages, and product = p v where there are p.
-  template <bool kProbs>
-  __device__ __forceinline__ void issue(Scores& scores, Product& product, const Probs& probs) const {
+  // Issues a tile's first product, scores = q k^T.
+  __device__ __forceinline__ void issue_first(Scores& scores) const {
     wait(control.k_full[k.stage], k.phase);
     wait_turn();
     ptx::wgmma_fence();
     multiply_query_key(scores);
     ptx::wgmma_commit();
-    if constexpr (kProbs) {
+    pass_turn();
+  }
+  // Issues the products of a step, scores = q k^T of the current stages and product = p v. Where they overlap the
+  // scores come first, but for the next tile's (kNext): then the rows leave under them. Else p v is over before them.
+  template <bool kNext>
+  __device__ __forceinline__ void issue(Scores& scores, Product& product, const Probs& probs) {
+    constexpr bool kValuesFirst = kNext || !Config::kOverlaps;
+    wait(control.k_full[k.stage], k.phase);
+    if (kValuesFirst) wait(control.transposed_full[v.stage], v.phase);
+    wait_turn();
+    ptx::wgmma_fence();
+    if constexpr (kValuesFirst) {
+      multiply_probs_value(product, probs);
+      ptx::wgmma_commit();
+      if constexpr (!Config::kOverlaps) {
+        finish_product(product);
+        ptx::wgmma_fence();
+      }
+    }
+    multiply_query_key(scores);
+    ptx::wgmma_commit();
+    if constexpr (!kValuesFirst) {
       wait(control.transposed_full[v.stage], v.phase);
       multiply_probs_value(product, probs);
       ptx::wgmma_commit();
@@ -252,15 +279,17 @@ struct Fp8Consumer {
     release(&control.k_empty[k.stage]);
     k.advance();
   }
+  template <int kPending = 0>
   __device__ __forceinline__ void finish_product(Product& product) {
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<kPending>();
     ptx::pin(product);
     release_values();
   }
 
   // Scores of a view's first tile to probabilities.
-  __device__ __forceinline__ void begin_rows(const Tiles& keys, Scores& scores, Fp8Rows& rows, Probs& probs) const {
-    multiply_odd(scores);
+  __device__ __forceinline__ void begin_rows(const Tiles& keys, bool odd, Scores& scores, Fp8Rows& rows,
+                                             Probs& probs) const {
+    if (!Config::kChains || odd) multiply_odd(scores);  // at d 256 the flag makes the assembler serialise (C7511)
     if (keys.begin < keys.unmasked_begin || keys.begin >= keys.unmasked_end) mask(scores, keys.begin);
     const float scale[2] = {notes().scale[0], notes().scale[1]};
     const Fp8Exponents with = find_exponents<false>(scores, rows, scale, true, []() {});
@@ -273,34 +302,45 @@ struct Fp8Consumer {
   }
 
   // The view's tiles, and those of the views behind it as long as they have some: the first product of a piece of work
-  // is issued with the last of the one before, whose rows leave under the other warpgroup's products. On return acc and
-  // rows hold the last piece's unnormalised state.
-  __device__ __forceinline__ void run_pieces(Tiles keys, Accumulators& acc, Fp8Rows& rows) {
+  // is issued with the last of the one before, whose rows leave under it and the other warpgroups' products. On return
+  // acc and rows hold the last piece's unnormalised state. `odd`: as take_notes says of the view.
+  __device__ __forceinline__ void run_pieces(Tiles keys, bool odd, Accumulators& acc, Fp8Rows& rows) {
     Scores scores;
     Product product;
     Probs probs;
     wait(control.q_full[q.stage], q.phase);
-    issue<false>(scores, product, probs);
+    issue_first(scores);
     finish_scores<0>(scores);
-    begin_rows(keys, scores, rows, probs);
+    begin_rows(keys, odd, scores, rows, probs);
 
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
-      issue<true>(scores, product, probs);
+      issue<false>(scores, product, probs);
+      if (!Config::kOverlaps) accumulate(product, acc, rows, rows.correction);
       const bool special = find_special(rows);
-      finish_scores<1>(scores);
+      finish_scores<Config::kOverlaps ? 1 : 0>(scores);
       const float correction[2] = {rows.correction[0], rows.correction[1]};
       const Fp8Exponents with = score_tile<kMasked>(scores, rows, tile, special);
-      finish_product(product);
+      if (Config::kOverlaps) finish_product(product);
       constexpr int kBlocks = Config::kValueRows / 8, kChunks = Config::kTileN / 8 / kChunk;
       exponentiate<kChunk>(
           scores, with, [&](int chunk, const float(&first)[2]) __attribute__((always_inline)) {
-            const float own[2] = {behind(first[0], correction[0]), behind(first[1], correction[1])};
-            accumulate(product, acc, rows, own, kBlocks * chunk / kChunks, kBlocks * (chunk + 1) / kChunks);
+            if constexpr (Config::kOverlaps) {
+              const float own[2] = {behind(first[0], correction[0]), behind(first[1], correction[1])};
+              accumulate(product, acc, rows, own, kBlocks * chunk / kChunks, kBlocks * (chunk + 1) / kChunks);
+            }
           });
       pack_probs(scores, probs);
     };
     while (true) {
       for_each_next(keys, advance);
+      const bool rests = kTrims && keys.rests;
+      if (rests) leave_key();
+      if constexpr (kTrims) {
+        for (; keys.left > 0; --keys.left) {
+          leave_key();
+          leave_value();
+        }
+      }
       leave_query();
       Ring<Control<Config>::kViews> next = views;
       next.advance();
@@ -311,14 +351,15 @@ struct Fp8Consumer {
       wait(control.q_full[q.stage], q.phase);
       issue<true>(scores, product, probs);
       keys = find_tiles(next_view);
-      take_notes<true>(next_view);
-      finish_scores<0>(scores);
-      finish_product(product);
+      odd = take_notes<true>(next_view);
+      if (Config::kOverlaps) finish_product<1>(product);
+      if (rests) leave_value();
       accumulate(product, acc, rows, rows.correction);
       finish_piece(acc, rows);
       noted ^= 1;
       clear(acc, rows);
-      begin_rows(keys, scores, rows, probs);
+      finish_scores<0>(scores);
+      begin_rows(keys, odd, scores, rows, probs);
     }
 
     wait(control.transposed_full[v.stage], v.phase);
@@ -326,7 +367,23 @@ struct Fp8Consumer {
     multiply_probs_value(product, probs);
     ptx::wgmma_commit();
     finish_product(product);
+    if (kTrims && keys.rests) leave_value();
     accumulate(product, acc, rows, rows.correction);
+  }
+
+  // A tile that is the other warpgroups' alone: our turn at it passes, its stages are left unread.
+  __device__ __forceinline__ void leave_key() {
+    wait(control.k_full[k.stage], k.phase);
+    __syncwarp();  // no lane still waits for a tile that the first one releases
+    release(&control.k_empty[k.stage]);
+    k.advance();
+    wait_turn();
+    pass_turn();
+  }
+  __device__ __forceinline__ void leave_value() {
+    wait(control.transposed_full[v.stage], v.phase);
+    __syncwarp();
+    release_values();
   }
 
   __device__ __forceinline__ static void clear(Accumulators& acc, Fp8Rows& rows) {
@@ -339,8 +396,32 @@ struct Fp8Consumer {
   __device__ __forceinline__ const TileView& view() const { return control.views[views.stage]; }
   __device__ __forceinline__ Tiles find_tiles(const TileView& view) const {
     const core::TileRange& tiles = view.tiles;
-    return {uniform(static_cast<int>(tiles.begin)), uniform(static_cast<int>(tiles.end)),
-            uniform(static_cast<int>(tiles.unmasked_begin)), uniform(static_cast<int>(tiles.unmasked_end))};
+    Tiles out{uniform(static_cast<int>(tiles.begin)),
+              uniform(static_cast<int>(tiles.end)),
+              uniform(static_cast<int>(tiles.unmasked_begin)),
+              uniform(static_cast<int>(tiles.unmasked_end)),
+              false,
+              0};
+    if constexpr (kTrims) {
+      const auto first = static_cast<int>(p.by_pack.divide(group * 64));
+      auto last = static_cast<int>(p.by_pack.divide(group * 64 + 63));
+      if (last >= view.query_count) last = view.query_count - 1;
+      const int first_end = view.keys_end + first < view.key_count ? view.keys_end + first : view.key_count;
+      const int last_end = view.keys_end + last < view.key_count ? view.keys_end + last : view.key_count;
+      out.unmasked_end = uniform(first_end > 0 ? first_end / Config::kTileN : 0);
+      if (out.end - out.begin > 1) {
+        if (uniform(last < first)) {
+          out.left = out.end - out.begin - 1;
+          out.end = out.begin + 1;
+        } else if (uniform(last_end) <= (out.end - 1) * Config::kTileN) {
+          out.rests = true;
+          --out.end;
+        }
+      }
+      if (out.unmasked_begin > out.end) out.unmasked_begin = out.end;
+      if (out.unmasked_end > out.end) out.unmasked_end = out.end;
+    }
+    return out;
   }
   __device__ __forceinline__ void leave_query() {
     release(&control.q_empty[q.stage]);
@@ -350,14 +431,14 @@ struct Fp8Consumer {
   // Stores the rows of the current view and leaves it.
   __device__ __forceinline__ void finish_piece(Accumulators& acc, const Fp8Rows& rows) {
     const float scale[2] = {notes().scale[0], notes().scale[1]};
-    fp8_epilogue(p, view(), first_row(), acc, rows, scale);
+    fp8_epilogue(p, view(), place_fp8_rows(p, view(), first_row()), acc, rows, scale);
     __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
     release(&control.view_empty[views.stage]);
     views.advance();
   }
 
   __device__ __forceinline__ void run() {
-    if (group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
+    if (Config::kTurns && group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
     while (true) {
       wait(control.view_full[views.stage], views.phase);
       const TileView& first = view();
@@ -367,11 +448,11 @@ struct Fp8Consumer {
       clear(acc, rows);
       Tiles keys = find_tiles(first);
       if (keys.begin < keys.end) {
-        take_notes(first);
+        const bool odd = take_notes(first);
         if constexpr (Config::kChains) {
-          run_pieces(keys, acc, rows);
+          run_pieces(keys, odd, acc, rows);
         } else {
-          Fp8WideLoop<Config>{*this, acc, rows}.run(keys);
+          Fp8WideLoop<Config>{*this, acc, rows}.run(keys, odd);
         }
       }
       finish_piece(acc, rows);

@@ -19,12 +19,12 @@
 
 namespace tessera::cuda::sm90 {
 
-// The rows below every tile of V^T, which nothing writes to after this.
+// The rows below every tile of V^T, which nothing writes to after this. By `threads` threads.
 template <class Config>
-__device__ __forceinline__ void fill_ones(char* shared) {
+__device__ __forceinline__ void fill_ones(char* shared, int thread, int threads) {
   constexpr uint32_t kOnes = 0x38383838u;  // e4m3
   constexpr int kSpans = Config::kTileN / Config::kKeySpan, kChunks = 8 * Config::kKeySpan / 16;
-  for (int i = static_cast<int>(threadIdx.x); i < Config::kStages * kSpans * kChunks; i += Config::kThreads) {
+  for (int i = thread; i < Config::kStages * kSpans * kChunks; i += threads) {
     const int span = i / kChunks, stage = span / kSpans;
     char* const rows = shared + Config::kTransposedOffset + stage * Config::kTransposedBytes +
                        ((span - stage * kSpans) * Config::kValueRows + Config::kDimV) * Config::kKeySpan;
@@ -37,20 +37,25 @@ __global__ void __launch_bounds__(Config::kThreads, 1) fp8_forward_kernel(const 
   extern __shared__ __align__(1024) char shared[];
   static_assert(sizeof(Fp8Control<Config>) <= Config::kControlBytes && sizeof(Fp8Notes) == Config::kNotesBytes);
   Fp8Control<Config>& control = *reinterpret_cast<Fp8Control<Config>*>(shared + Config::kControlOffset);
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32)), group = warp / 4;
   if (threadIdx.x == 0) control.init();
-  if (threadIdx.x < 3) ptx::prefetch_tensor_map(threadIdx.x == 0 ? &p.q_map : threadIdx.x == 1 ? &p.k_map : &p.v_map);
-  fill_ones<Config>(shared);
-  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
-  __syncthreads();
-  const int group = uniform(static_cast<int>(threadIdx.x / 128));
+  if (warp == 2 && threadIdx.x % 32 < 3) {
+    ptx::prefetch_tensor_map(threadIdx.x % 32 == 0 ? &p.q_map : threadIdx.x % 32 == 1 ? &p.k_map : &p.v_map);
+  }
   if (group == 0) {
     ptx::shrink_registers<Config::kProducerRegisters>();
-    const int warp = uniform(static_cast<int>(threadIdx.x / 32));
-    if (warp == 0) Producer<Config>{p, control, shared}.run();
-    if (warp == 1) schedule_tiles<Config>(p, control);
-    if (warp >= 2 && !p.fp8.v_ordered) Transposer<Config>{control, ptx::shared_address(shared), warp - 2}.run();
-    if (warp >= 2 && p.fp8.v_ordered) OrderedValues<Config>{p, control, shared, warp - 2}.run();
+    if (warp == 1) {
+      schedule_tiles<Config, true>(p, control);
+    } else {
+      __syncthreads();
+      if (warp == 0) Producer<Config>{p, control, shared}.run();
+      if (warp >= 2 && !p.fp8.v_ordered) Transposer<Config>{control, ptx::shared_address(shared), warp - 2}.run();
+      if (warp >= 2 && p.fp8.v_ordered) OrderedValues<Config>{p, control, shared, warp - 2}.run();
+    }
   } else {
+    fill_ones<Config>(shared, static_cast<int>(threadIdx.x) - 128, Config::kThreads - 128);
+    ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
+    __syncthreads();
     ptx::grow_registers<Config::kConsumerRegisters>();
     Fp8Consumer<Config>{p, control, shared, ptx::shared_address(shared), group - 1}.run();
   }

@@ -59,7 +59,7 @@ struct Fp8WideLoop {
   }
 
   // All key tiles of the view, in order. On return acc and rows hold the unnormalised state.
-  __device__ __forceinline__ void run(const typename Consumer::Tiles& keys) const {
+  __device__ __forceinline__ void run(const typename Consumer::Tiles& keys, bool odd) const {
     Parts parts;
     Probs probs;
     wait(c.control.q_full[c.q.stage], c.q.phase);
@@ -71,7 +71,7 @@ struct Fp8WideLoop {
     ptx::wgmma_commit();
     c.pass_turn();
     c.template finish_scores<0>(scores(parts));
-    c.begin_rows(keys, scores(parts), rows, probs);
+    c.begin_rows(keys, odd, scores(parts), rows, probs);
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
       wait(c.control.transposed_full[c.v.stage], c.v.phase);
       wait(c.control.k_full[c.k.stage], c.k.phase);

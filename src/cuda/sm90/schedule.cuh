@@ -85,12 +85,18 @@ __device__ __forceinline__ void view_rows(const Params& p, const Piece& piece, R
   view.keys = static_cast<int32_t>(s.band.seqlen_k);
   view.kept_begin = static_cast<int32_t>(clamp_to(diagonal - s.band.left, -kFar, kFar - Config::kTileM));
   view.behind = static_cast<int32_t>(clamp_to(s.band.seqlen_k - 1 - diagonal - s.band.right, 0, kFar));
+}
+
+// Where the tile's rows leave to.
+__device__ __forceinline__ void view_output(const Params& p, TileView& view) {
+  const ForwardParams& f = p.forward;
+  const SequenceView& s = view.sequence;
   const int64_t o = s.q_batch * f.o_stride.batch + (s.q_row + view.first_row) * f.o_stride.row +
-                    view.head * f.o_stride.head + piece.split * f.o_split_stride;
+                    view.head * f.o_stride.head + view.split * f.o_split_stride;
   view.o = static_cast<char*>(f.o) + (f.o_is_float ? 4 : 2) * o;
   const int64_t lse =
       f.cu_seqlens_q != nullptr ? view.head * f.total_q + s.q_row : (s.q_batch * f.heads_q + view.head) * f.seqlen_q;
-  view.lse = f.lse == nullptr ? nullptr : f.lse + (piece.split * f.lse_split_stride + lse + view.first_row);
+  view.lse = f.lse == nullptr ? nullptr : f.lse + (view.split * f.lse_split_stride + lse + view.first_row);
 }
 
 template <class Config>
@@ -103,8 +109,7 @@ __device__ __forceinline__ void write_view(const Params& p, const Piece& piece, 
   view.head = static_cast<int32_t>(head);
   view.split = piece.split;
   view.batch = static_cast<int32_t>(piece.batch);
-  // The scheduler's warp of e4m3 has no registers for both.
-  if (Config::kBytes == 2 && (Config::kDense || p.whole)) {
+  if (Config::kDense || p.whole) {
     view_whole<Config>(p, piece.batch, head, view);
   } else {
     view_block<false, Config::kBytes>(p.forward, piece.batch, head, piece.split, view.first_row, p.tile_rows,
@@ -122,6 +127,7 @@ __device__ __forceinline__ void write_fp8_view(const Params& p, TileView& view) 
     view.score_scale *= q_scale.data[int64_t{view.batch} * q_scale.stride[0] + view.head * q_scale.stride[2]];
   }
   view.v_scale = key_scale(p.forward, view, p.fp8.v_scale);
+  view_output(p, view);
   const core::Band& band = view.sequence.band;
   // So far from 0 and from the largest key that what is added to them stays in 32 bits.
   constexpr int64_t kFar = 1 << 10;
@@ -129,6 +135,7 @@ __device__ __forceinline__ void write_fp8_view(const Params& p, TileView& view) 
   view.keys_end =
       static_cast<int32_t>(clamp_to(band.diagonal(view.first_row) + band.right + 1, -kFar, INT32_MAX - kFar));
   view.key_count = static_cast<int32_t>(band.seqlen_k);
+  view.query_count = static_cast<int32_t>(clamp_to(band.seqlen_q - view.first_row, 0, p.tile_rows));
 }
 
 // Tickets of this launch: the first block that comes sets the counts, whatever was there before; the last that leaves
@@ -173,7 +180,10 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
     if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_found[views.stage]);
     // The rest is found while the first tiles are on their way.
     if constexpr (Config::kBytes == 2) {
-      if (leads && piece.valid) view_rows<Config>(p, piece, view);
+      if (leads && piece.valid) {
+        view_rows<Config>(p, piece, view);
+        view_output(p, view);
+      }
     }
     if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_full[views.stage]);
     __syncwarp();
