@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Budgets and hygiene of our own sources: a file <= 500 lines, a host function <= 60, a device function <= 150, a line
 <= 120 columns; no tab, no space at a line's end, no note to oneself left behind, no path of somebody's machine.
+Kernels that use what the compiler leaves out below 9.0 are compiled for 9.0 too.
 
 A function is found by its braces alone: comments and literals are blanked first, then every `{` is classified by the
 text before it. No compiler is asked, so host and CUDA sources are read alike. Usage: check_sources.py [--self-test]"""
@@ -98,6 +99,36 @@ def check_file(path, text):
     return problems
 
 
+def included(path, root):
+    """The file and all of ours that it includes."""
+    found, open_files = set(), [path]
+    while open_files:
+        file = open_files.pop()
+        if file in found:
+            continue
+        found.add(file)
+        for name in re.findall(r'^#include "([^"]+)"', file.read_text(encoding="utf-8"), re.M):
+            places = [(folder / name).resolve() for folder in (file.parent, root / "src", root / "src/cuda")]
+            open_files += [place for place in places if place.exists()][:1]
+    return found
+
+
+def check_passes(root):
+    """A source without a pass for 9.0 compiles as well: without the instructions, and nothing but its speed says so."""
+    passes = re.search(r'"/\(([a-z|]+)\)_\[\^/\]\*[^\n]*\n\s*list\(APPEND passes 90\)',
+                       (root / "src/CMakeLists.txt").read_text(encoding="utf-8"))
+    if not passes:
+        return ["src/CMakeLists.txt: which sources have a pass for 9.0 was not found"]
+    has = re.compile(rf"({passes.group(1)}|sm90)_")
+    problems = []
+    for source in sorted(root.glob("src/cuda/instances/*.cu")):
+        asks = [file.name for file in included(source.resolve(), root)
+                if "__CUDA_ARCH__ >= 900" in file.read_text(encoding="utf-8")]
+        if asks and not has.match(source.name):
+            problems.append(f"src/cuda/instances/{source.name}: no pass for 9.0, which {sorted(asks)[0]} asks for")
+    return problems
+
+
 def self_test():
     """Each budget is overrun once; a checker that finds nothing is caught here."""
     body = "  f();\n" * 59
@@ -130,7 +161,7 @@ def main():
     listed = subprocess.run(["git", "ls-files"], cwd=root, check=True, capture_output=True, text=True)
     paths = [p for p in listed.stdout.split("\n") if pathlib.Path(p).suffix in LINE_SUFFIXES or p == ".ci/run"]
     problems = [line for p in paths if (root / p).exists()
-                for line in check_file(p, (root / p).read_text(encoding="utf-8"))]
+                for line in check_file(p, (root / p).read_text(encoding="utf-8"))] + check_passes(root)
     for line in problems:
         print(line)
     print(f"budgets: {len(paths)} files, {len(problems)} problems")
