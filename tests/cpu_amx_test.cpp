@@ -135,6 +135,26 @@ TEST(AmxForward, LargeScoresKeepTheirLse) {
   }
 }
 
+// A step whose mask hides nothing takes the maximum of the steps before and is repeated where that is too small: keys
+// that double every 100 keys, of head dims whose values are multiplied by steps and by chunks.
+TEST(AmxForward, MaximaThatRiseRepeatSteps) {
+  constexpr std::pair<const char*, int> kExponents[] = {{"f16", 10}, {"bf16", 7}, {"f32", 23}};
+  for (const auto& type : kExponents)
+    for (const size_t dim : {16, 64, 80, 128}) {
+      const int shift = type.second;
+      const std::string text = std::string("fwd ") + type.first + " hq2 hkv1 sq64 sk700 d" + std::to_string(dim);
+      OperandSet operands = operands_of(text);
+      const auto raise = [&](auto* bits) {
+        for (size_t i = 0; i < 700 * dim; ++i)
+          if (bits[i] << 1 != 0)
+            bits[i] = static_cast<std::decay_t<decltype(*bits)>>(bits[i] + (i / dim / 100 << shift));
+      };
+      void* k = const_cast<void*>(operands.tensors.k);
+      shift == 23 ? raise(static_cast<uint32_t*>(k)) : raise(static_cast<uint16_t*>(k));
+      check(operands, text);
+    }
+}
+
 float* floats_of(const void* rows) { return const_cast<float*>(static_cast<const float*>(rows)); }
 
 // Float32 operands are three bf16 each, of float32's range: what is far from 1 keeps its digits, unless its last part

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "cpu/amx/tiles.hpp"
 #include "cpu/convert.hpp"
@@ -265,7 +266,8 @@ inline V above_floor(V x) {
 }
 template <class V>
 inline V scale_by_floor(V p, V x) {
-  return V::zero_where_less(x, V::broadcast(-126.0f), V::scale_exponent(p, floor(x)));
+  const V scaled = V::zero_where_less(x, V::broadcast(-126.0f), V::scale_exponent(p, floor(x)));
+  return V::where_less(V::broadcast(128.0f), x, V::broadcast(std::numeric_limits<float>::infinity()), scaled);
 }
 
 template <int kParts, bool kOperand, class V>

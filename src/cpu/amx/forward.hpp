@@ -5,16 +5,21 @@
 // each packed chunk of K and V, which are packed once per item and stay in L2 beside the units' Q and O, because L3
 // cannot feed the tiles. For item / for chunk of 256 keys / for unit / for step of 64 keys:
 //     P^T(step) = exp2(S^T - row_max) on the vector units, and between its pieces, product by product, on the tiles
-//     O^T += V^T P^T(step - 1) and then S^T(step + 1) = K Q^T, also where the step behind or before is another unit's
-// Within one instruction stream both units then work at once, and the scores whose maxima come next are still in L1.
-// O is rescaled only when a row's maximum grew by more than 2^8: P stays below 2^8, and the sum keeps its accuracy.
+//     O^T += V^T P^T of steps before and then S^T(step + 1) = K Q^T, also where these steps are another unit's
+// Within one instruction stream both units then work at once. Where O is larger than what L1 has left, P of a whole
+// chunk is multiplied at once, a share of O's rows in each step of the next chunk or unit, so that O passes the
+// registers once a chunk; elsewhere P of the step before.
+// O is rescaled only when a row's maximum grew by more than 2^8: P stays below 2^8, and the sum keeps its accuracy. So
+// a plain step takes the maximum that is there, and is repeated where a sum then shows that it was too small.
 // Work: 4 * 32 * 64 * head_dim FLOPs a step on the tiles, 2048 exponentials on the vector units.
-// Memory of a task, in this order: S and P (2 steps each; P of one part stands in S), row scratch, K chunk, V chunk,
-// units' Q, O, row_max and row_sum.
+// Memory of a task, in this order: S (2 steps), P (2 steps or chunks; of one part and single steps it stands in S), row
+// scratch, K chunk, V chunk, units' Q, O, row_max and row_sum.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "cpu/amx/probabilities.hpp"
 #include "cpu/amx/products.hpp"
@@ -47,12 +52,22 @@ struct Unit {
   uint16_t* q;
   float* o;
   UnitStatistics statistics;
+  bool has_maximum;  // every row
 };
 
 // Keys [kStepKeys * step, ...) of one unit; no unit: nothing.
 struct UnitStep {
   Unit* unit = nullptr;
   int64_t step = 0;
+};
+
+// Steps [begin, end) of a unit, whose P stands from `p` on and meets V together; they grow up to `last`, from `first` on
+// but for what went into O before. The first `stripes` pairs of O's stripes have them already.
+struct ValueSteps {
+  Unit* unit = nullptr;
+  int64_t begin = 0, end = 0, first = 0, last = 0;
+  uint16_t* p = nullptr;
+  int64_t stripes = 0;
 };
 
 template <int kParts, class Tiles, class V>
@@ -104,6 +119,7 @@ class ForwardTask {
     unit.o = memory_.o + slot * shape_.o_elements;
     unit.statistics = {memory_.statistics + slot * 2 * kUnitRows, memory_.statistics + (slot * 2 + 1) * kUnitRows};
     unit.options = score_options(unit.head);
+    unit.has_maximum = false;
     std::memset(unit.o, 0, static_cast<size_t>(shape_.o_elements) * 4);
     ask_queries(problem.q, context_.tensors->q, unit, problem.head_dim_qk * kBytes);
     for (int i = 0; i < kUnitRows; ++i) {
@@ -196,43 +212,88 @@ class ForwardTask {
   }
 
   void run_chunk(Unit* units, int64_t count, int64_t chunk) {
-    UnitStep before, now = next_step({}, units, units + count, chunk);
+    UnitStep now = next_step({}, units, units + count, chunk);
     if (now.unit == nullptr) return;
-    const int64_t base = chunk * kChunkSteps;
-    const auto nothing = [] {};
-    score_products(*now.unit, now.step - base, memory_.scores[0], nothing);
-    int parity = 0;
+    first_step_ = chunk * kChunkSteps;
+    ready_ = own_ = {};
+    compute_scores(now, memory_.scores[0]);
+    int parity = 0, p_parity = 0;
     for (; now.unit != nullptr; parity ^= 1) {
       Unit& unit = *now.unit;
       const UnitStep next = next_step(now, units, units + count, chunk);
-      float* scores = memory_.scores[parity];
-      V maximum[2], row_max[2];
-      const bool masked = now.step < unit.steps.unmasked_begin || now.step >= unit.steps.unmasked_end;
-      const float factor = step_maximum<V>(scores, unit.options, masked ? &unit.bounds : nullptr, now.step * kStepKeys,
-                                           unit.row, unit.rows, context_.band.diagonal(unit.row), maximum);
-      if (!keeps_maximum(unit, maximum, row_max)) {
-        // O is complete before it is rescaled.
-        if (before.unit == now.unit) {
-          value_products(unit, before.step - base, memory_.p[parity ^ 1], nothing);
-          before = {};
-        }
-        raise_maximum(unit, maximum, row_max);
+      if (own_.unit == nullptr) {
+        const int64_t last = std::min(now.step + shape_.value_steps, steps_in(unit, chunk).end);
+        own_ = {&unit, now.step, now.step, now.step, last, memory_.p[p_parity], 0};
+        p_parity ^= 1;
       }
-      ProbabilityPieces<kParts, V> pieces(scores, factor, row_max, memory_.p[parity]);
+      float* scores = memory_.scores[parity];
+      V row_max[2];
+      const bool guessed = unit.has_maximum && !unit.options.transforms && !is_masked(now);
+      const float factor = guessed ? unit.options.factor : find_maximum(now, scores);
+      load_maximum(unit, row_max);
+      ProbabilityPieces<kParts, V> pieces(scores, factor, row_max, probabilities(now.step), pair_elements());
+      const int64_t stripes = value_stripes() * (now.step + 1 - own_.first) / (own_.last - own_.first);
       const int64_t products =
-          (next.unit != nullptr ? score_product_count() : 0) + (before.unit != nullptr ? value_product_count() : 0);
+          (next.unit != nullptr ? score_product_count() : 0) + value_product_count(ready_, stripes);
+      if (products == 0) store_pending();
       int64_t due = 0;  // pieces, in 2^-16
       const int64_t share = products > 0 ? (pieces.kPieces << 16) / products : 0;
-      const auto piece = [&] { pieces.advance((due += share) >> 16); };
-      if (before.unit != nullptr) value_products(*before.unit, before.step - base, memory_.p[parity ^ 1], piece);
-      if (next.unit != nullptr) score_products(*next.unit, next.step - base, memory_.scores[parity ^ 1], piece);
+      const auto piece = [&]() __attribute__((always_inline)) { pieces.advance((due += share) >> 16); };
+      value_products(ready_, stripes, piece);
+      if (next.unit != nullptr) score_products(next, memory_.scores[parity ^ 1], piece);
       pieces.advance(pieces.kPieces);
-      pieces.add_sums(unit.statistics.row_sum);
-      before = now;
+      if (guessed && pieces.exceeds())
+        repeat_step(now, scores);
+      else
+        pieces.add_sums(unit.statistics.row_sum);
+      own_.end = now.step + 1;
+      if (own_.end == own_.last) ready_ = std::exchange(own_, {});
       now = next;
       ask_rows(1 + kChunkKeys / (count * kChunkSteps));
     }
-    value_products(*before.unit, before.step - base, memory_.p[parity ^ 1], nothing);
+    finish_values(ready_);
+    store_pending();
+  }
+
+  static bool is_masked(UnitStep now) {
+    return now.step < now.unit->steps.unmasked_begin || now.step >= now.unit->steps.unmasked_end;
+  }
+  // Where P of a step of own_ stands.
+  uint16_t* probabilities(int64_t step) const { return own_.p + (step - own_.begin) * kStepKeys * kUnitRows; }
+
+  // The products of a step that has no exponentials to go between.
+  [[gnu::noinline]] void compute_scores(UnitStep now, float* scores) { score_products(now, scores, Nothing{}); }
+  [[gnu::noinline]] void finish_values(ValueSteps& steps) { value_products(steps, value_stripes(), Nothing{}); }
+
+  // Takes the maximum of a step's scores, and raises the unit's where it has to; returns the factor that the
+  // probabilities still have to apply.
+  [[gnu::noinline]] float find_maximum(UnitStep now, float* scores, bool raises = false) {
+    Unit& unit = *now.unit;
+    store_pending();
+    V maximum[2];
+    const float factor =
+        step_maximum<V>(scores, unit.options, is_masked(now) ? &unit.bounds : nullptr, now.step * kStepKeys, unit.row,
+                        unit.rows, context_.band.diagonal(unit.row), maximum);
+    if (!raises && keeps_maximum(unit, maximum)) return factor;
+    // O is complete before it is rescaled.
+    uint16_t* p = probabilities(now.step);
+    if (ready_.unit == &unit) finish_values(ready_);
+    finish_values(own_);
+    store_pending();
+    own_ = {&unit, now.step, now.step, own_.first, own_.last, p, 0};
+    raise_maximum(unit, maximum);
+    return factor;
+  }
+  // A step whose probabilities were too large for the maximum that was there. P may stand where its scores stood.
+  [[gnu::noinline]] void repeat_step(UnitStep now, float* scores) {
+    store_pending();
+    compute_scores(now, scores);
+    const float factor = find_maximum(now, scores, true);
+    V row_max[2];
+    load_maximum(*now.unit, row_max);
+    ProbabilityPieces<kParts, V> pieces(scores, factor, row_max, probabilities(now.step), pair_elements());
+    pieces.advance(pieces.kPieces);
+    pieces.add_sums(now.unit->statistics.row_sum);
   }
 
   // Asks for K and V of some keys of the next chunk: rows of [batch, seqlen, heads, dim] lie pages apart, which
@@ -252,52 +313,72 @@ class ForwardTask {
     for (int64_t byte = 0; byte < dim * kBytes; byte += 64) __builtin_prefetch(from + byte, 0, 2);
   }
 
-  // Pairs of products that a step takes.
+  // Pairs of products that a step takes, and that the values of steps take up to pair `end` of stripes.
   int64_t score_product_count() const { return kStepKeys / 16 * (shape_.qk_padded / 32) * kPairs<kParts>; }
-  int64_t value_product_count() const {
-    return shape_.v_padded / 16 * (kStepKeys / 32) * (kPairs<kParts> - kFirstOtherPair<kParts>);
+  int64_t value_product_count(const ValueSteps& steps, int64_t end) const {
+    if (steps.stripes >= end) return 0;
+    const int64_t blocks = std::min(2 * end, shape_.v_padded / 16) - 2 * steps.stripes;
+    return blocks * (steps.end - steps.begin) * (kStepKeys / 32) * (kPairs<kParts> - kFirstOtherPair<kParts>);
+  }
+  // Pairs of O's stripes of 16 dims; the last may be one alone.
+  int64_t value_stripes() const { return (shape_.v_padded + 31) / 32; }
+  // From a pair of P's keys to the next one, of one part.
+  int64_t pair_elements() const { return shape_.p_bytes == 0 ? kPairElements : 2 * kUnitRows; }
+
+  // Registers 0 to 3 for the block of sums that goes to `to`.
+  BlockSums<Tiles> next_sums(float* to, const float* from) { return {tiles_, std::exchange(pending_, to), from}; }
+  // Stores the sums that are still in registers.
+  void store_pending() {
+    if (pending_ == nullptr) return;
+    store_stripe<0>(tiles_, pending_);
+    store_stripe<1>(tiles_, pending_ + 16 * kUnitRows);
+    pending_ = nullptr;
   }
 
   // S^T of one step; `between` is called behind each pair of products.
   template <class Between>
-  void score_products(const Unit& unit, int64_t step, float* scores, const Between& between) {
+  [[gnu::always_inline]] void score_products(UnitStep now, float* scores, const Between& between) {
     constexpr int64_t kBlocks = kStepKeys / 16;
-    const int64_t depth = shape_.qk_padded / 32;
-    const TileOperand q{unit.q, kTileElements, 2 * kTileElements, depth * 2 * kTileElements};
+    const int64_t depth = shape_.qk_padded / 32, first = (now.step - first_step_) * kBlocks;
+    const TileOperand q{now.unit->q, kTileElements, 2 * kTileElements, depth * 2 * kTileElements};
     for (int64_t block = 0; block < kBlocks; block += 2) {
-      zero_sums(tiles_);
-      const uint16_t* keys = memory_.k + (step * kBlocks + block) * depth * kTileElements;
-      multiply_scores<kParts>(tiles_,
-                              {keys, depth * kTileElements, kTileElements, kChunkKeys / 16 * depth * kTileElements}, q,
-                              depth, between);
-      store_stripe<0>(tiles_, scores + block * 16 * kUnitRows);
-      store_stripe<1>(tiles_, scores + (block + 1) * 16 * kUnitRows);
+      const TileOperand k{memory_.k + (first + block) * depth * kTileElements, depth * kTileElements, kTileElements,
+                          kChunkKeys / 16 * depth * kTileElements};
+      multiply_scores<kParts>(tiles_, k, q, depth, between, next_sums(scores + block * 16 * kUnitRows, nullptr));
     }
   }
 
-  // Whether no row needs a new reference maximum; then the maximum to subtract (0 for rows that have seen no key, whose
-  // scores are all -inf).
-  bool keeps_maximum(const Unit& unit, const V (&maximum)[2], V (&row_max)[2]) {
-    const V one = V::broadcast(1.0f), slack = V::broadcast(8.0f), least = V::broadcast(-3.4e38f);
+  // The maximum to subtract: 0 for rows that have seen no key, whose scores are all -inf.
+  static void load_maximum(const Unit& unit, V (&row_max)[2]) {
+    const V least = V::broadcast(-3.4e38f);
+    for (int half = 0; half < 2; ++half) {
+      const V old = V::load(unit.statistics.row_max + 16 * half);
+      row_max[half] = V::where_less(old, least, V::zero(), old);
+    }
+  }
+  // Whether no row needs a new reference maximum.
+  static bool keeps_maximum(const Unit& unit, const V (&maximum)[2]) {
+    const V one = V::broadcast(1.0f), slack = V::broadcast(8.0f);
     V grew = V::zero();
     for (int half = 0; half < 2; ++half) {
       const V old = V::load(unit.statistics.row_max + 16 * half);
       grew = V::max(grew, V::where_less(old + slack, maximum[half], one, V::zero()));
-      row_max[half] = V::where_less(old, least, V::zero(), old);
     }
     return V::reduce_max(grew) == 0.0f;
   }
-  // Raises the reference maximum of all rows, rescales their O and sums, and gives the maximum to subtract.
-  void raise_maximum(Unit& unit, const V (&maximum)[2], V (&row_max)[2]) {
+  // Raises the reference maximum of all rows and rescales their O and sums.
+  void raise_maximum(Unit& unit, const V (&maximum)[2]) {
     const V least = V::broadcast(-3.4e38f);
-    V alpha[2];
+    V alpha[2], none = V::zero();
     for (int half = 0; half < 2; ++half) {
       const V old = V::load(unit.statistics.row_max + 16 * half), raised = V::max(maximum[half], old);
-      row_max[half] = V::where_less(raised, least, V::zero(), raised);
-      alpha[half] = exp2(old - row_max[half]);
+      const V row_max = V::where_less(raised, least, V::zero(), raised);
+      none = V::where_less(raised, least, V::broadcast(1.0f), none);
+      alpha[half] = exp2(old - row_max);
       raised.store(unit.statistics.row_max + 16 * half);
       (V::load(unit.statistics.row_sum + 16 * half) * alpha[half]).store(unit.statistics.row_sum + 16 * half);
     }
+    unit.has_maximum = V::reduce_max(none) == 0.0f;
     for (int64_t c = 0; c < shape_.v_padded; ++c)
       for (int half = 0; half < 2; ++half) {
         float* at = unit.o + c * kUnitRows + 16 * half;
@@ -305,32 +386,27 @@ class ForwardTask {
       }
   }
 
-  // O^T += V^T P^T of one step; `between` as above.
+  // O^T += V^T P^T of some steps, up to pair `end` of stripes; `between` as above.
   template <class Between>
-  void value_products(const Unit& unit, int64_t step, const uint16_t* probabilities, const Between& between) {
-    constexpr int64_t kDepth = kStepKeys / 32;
-    constexpr int64_t kChunkDepth = kChunkKeys / 32;
-    const int64_t blocks = shape_.v_padded / 16;
-    const auto values = [&](int64_t block) {
-      return TileOperand{memory_.v + (block * kChunkDepth + step * kDepth) * kTileElements, kChunkDepth * kTileElements,
-                         kTileElements, blocks * kChunkDepth * kTileElements};
-    };
-    constexpr int64_t kStripe = 16 * kUnitRows;
-    if constexpr (kParts == 1) {
-      load_probabilities(tiles_, probabilities);
-      for (int64_t block = 0; block < blocks; ++block) {
-        load_stripe<0>(tiles_, unit.o + block * kStripe);
-        multiply_values(tiles_, values(block), between);
-        store_stripe<0>(tiles_, unit.o + block * kStripe);
-      }
-    } else {
-      const TileOperand p{probabilities, kTileElements, 2 * kTileElements, kDepth * 2 * kTileElements};
-      for (int64_t block = 0; block < blocks; block += 2) {
-        load_stripe<0>(tiles_, unit.o + block * kStripe);
-        load_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
-        multiply_others<kParts>(tiles_, values(block), p, kDepth, between);
-        store_stripe<0>(tiles_, unit.o + block * kStripe);
-        store_stripe<1>(tiles_, unit.o + (block + 1) * kStripe);
+  [[gnu::always_inline]] void value_products(ValueSteps& steps, int64_t end, const Between& between) {
+    constexpr int64_t kChunkDepth = kChunkKeys / 32, kStepDepth = kStepKeys / 32;
+    const int64_t blocks = shape_.v_padded / 16, step = steps.begin - first_step_;
+    const int64_t depth = (steps.end - steps.begin) * kStepDepth;
+    const TileOperand p = kParts == 1
+                              ? TileOperand{steps.p, 32, 16 * pair_elements(), 0, pair_elements() * 2}
+                              : TileOperand{steps.p, kTileElements, 2 * kTileElements, kStepDepth * 2 * kTileElements};
+    for (; depth > 0 && steps.stripes < end; ++steps.stripes) {
+      const int64_t block = 2 * steps.stripes;
+      const TileOperand v{memory_.v + (block * kChunkDepth + step * kStepDepth) * kTileElements,
+                          kChunkDepth * kTileElements, kTileElements, blocks * kChunkDepth * kTileElements};
+      float* o = steps.unit->o + block * 16 * kUnitRows;
+      if (kParts == 1 && block + 1 == blocks) {
+        store_pending();
+        load_stripe<0>(tiles_, o);
+        multiply_stripe(tiles_, v, p, depth, between);
+        store_stripe<0>(tiles_, o);
+      } else {
+        multiply_others<kParts>(tiles_, v, p, depth, between, next_sums(o, o));
       }
     }
   }
@@ -387,7 +463,10 @@ class ForwardTask {
   const amx::Shape& shape_;
   amx::TaskMemory memory_;
   Tiles tiles_;
-  int64_t asked_ = 0;  // keys up to here are packed or on their way
+  int64_t first_step_ = 0;    // of the chunk
+  ValueSteps ready_, own_;    // of steps before, and of the present unit up to now
+  float* pending_ = nullptr;  // a block of S or O that is still in registers 0 to 3
+  int64_t asked_ = 0;         // keys up to here are packed or on their way
 };
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

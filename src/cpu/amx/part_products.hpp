@@ -34,6 +34,7 @@ inline constexpr int kSmallScorePairs = kParts == 3 ? kPairs<kParts> - 1 : 0;
 struct TileOperand {
   const uint16_t* tiles;
   int64_t stripe, depth, part;
+  int64_t row_bytes = 64;
 };
 
 template <class Tiles>
@@ -49,38 +50,54 @@ struct Nothing {
   void operator()() const {}
 };
 
+// What is done with a sum's register before its first product: nothing, it is set.
+struct SetSums {
+  template <int T>
+  void start() const {}
+};
+
 // Adds the pairs of parts [kBegin, kEnd) over `depth` tiles.
-template <int kParts, int kBegin, int kEnd, class Tiles, class Between>
-inline void multiply_pairs(Tiles& tiles, TileOperand a, TileOperand b, int64_t depth, const Between& between) {
+template <int kParts, int kBegin, int kEnd, class Tiles, class Between, class Sums = SetSums>
+[[gnu::always_inline]] inline void multiply_pairs(Tiles& tiles, TileOperand a, TileOperand b, int64_t depth,
+                                                  const Between& between, const Sums& sums = {}) {
   for (int64_t d = 0; d < depth; ++d, a.tiles += a.depth, b.tiles += b.depth) {
 #pragma GCC unroll 6
     for (int i = kBegin; i < kEnd; ++i) {
       const PartPair pair = kPartPairs<kParts>[i], before = i > kBegin ? kPartPairs<kParts>[i - 1] : PartPair{-1, -1};
       const uint16_t *left = a.tiles + pair.a * a.part, *right = b.tiles + pair.b * b.part;
-      if (pair.a != before.a) tiles.template load<4>(left, 64);
-      if (pair.b != before.b) tiles.template load<6>(right, 64);
+      const bool first = i == kBegin && d == 0;
+      if (pair.a != before.a) tiles.template load<4>(left, a.row_bytes);
+      if (pair.b != before.b) tiles.template load<6>(right, b.row_bytes);
+      if (first) sums.template start<0>();
       tiles.template dp_bf16<0, 4, 6>();
-      if (pair.b != before.b) tiles.template load<7>(right + b.stripe, 64);
+      if (pair.b != before.b) tiles.template load<7>(right + b.stripe, b.row_bytes);
+      if (first) sums.template start<1>();
       tiles.template dp_bf16<1, 4, 7>();
       between();
-      if (pair.a != before.a) tiles.template load<5>(left + a.stripe, 64);
+      if (pair.a != before.a) tiles.template load<5>(left + a.stripe, a.row_bytes);
+      if (first) sums.template start<2>();
       tiles.template dp_bf16<2, 5, 6>();
+      if (first) sums.template start<3>();
       tiles.template dp_bf16<3, 5, 7>();
       between();
     }
   }
 }
-template <int kParts, class Tiles, class Between = Nothing>
-inline void multiply_scores(Tiles& tiles, const TileOperand& a, const TileOperand& b, int64_t depth,
-                            const Between& between = {}) {
+template <int kParts, class Tiles, class Between = Nothing, class Sums = SetSums>
+[[gnu::always_inline]] inline void multiply_scores(Tiles& tiles, const TileOperand& a, const TileOperand& b,
+                                                   int64_t depth, const Between& between = {}, const Sums& sums = {}) {
   constexpr int kSmall = kSmallScorePairs<kParts>;
-  multiply_pairs<kParts, 0, kSmall>(tiles, a, b, depth, between);
-  multiply_pairs<kParts, kSmall, kPairs<kParts>>(tiles, a, b, depth, between);
+  if constexpr (kSmall > 0) {
+    multiply_pairs<kParts, 0, kSmall>(tiles, a, b, depth, between, sums);
+    multiply_pairs<kParts, kSmall, kPairs<kParts>>(tiles, a, b, depth, between);
+  } else {
+    multiply_pairs<kParts, 0, kPairs<kParts>>(tiles, a, b, depth, between, sums);
+  }
 }
-template <int kParts, class Tiles, class Between = Nothing>
-inline void multiply_others(Tiles& tiles, const TileOperand& a, const TileOperand& b, int64_t depth,
-                            const Between& between = {}) {
-  multiply_pairs<kParts, kFirstOtherPair<kParts>, kPairs<kParts>>(tiles, a, b, depth, between);
+template <int kParts, class Tiles, class Between = Nothing, class Sums = SetSums>
+[[gnu::always_inline]] inline void multiply_others(Tiles& tiles, const TileOperand& a, const TileOperand& b,
+                                                   int64_t depth, const Between& between = {}, const Sums& sums = {}) {
+  multiply_pairs<kParts, kFirstOtherPair<kParts>, kPairs<kParts>>(tiles, a, b, depth, between, sums);
 }
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

@@ -11,32 +11,42 @@
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
 // P^T of one step, rounded to bf16 parts, and the row sums of the unrounded values, piece by piece: a piece is two keys
-// of 16 rows.
+// of 32 rows.
 template <int kParts, class V>
 class ProbabilityPieces {
  public:
-  static constexpr int64_t kPieces = kStepKeys;  // kStepKeys / 2 pairs of keys, two halves of the rows each
+  static constexpr int64_t kPieces = kStepKeys / 2;
 
-  ProbabilityPieces(const float* scores, float factor, const V (&row_max)[2], uint16_t* p)
+  ProbabilityPieces(const float* scores, float factor, const V (&row_max)[2], uint16_t* p, int64_t pair_elements)
       : scores_(scores),
         p_(p),
-        factor_(factor),
+        pair_elements_(pair_elements),
+        multiplier_(V::broadcast(factor)),
         offset_{V::zero() - row_max[0], V::zero() - row_max[1]},
         sum_{V::zero(), V::zero()} {}
 
-  [[gnu::noinline]] void advance(int64_t end) {
+  // Inlined, so that sums and constants stay in registers between the products.
+  [[gnu::always_inline]] void advance(int64_t end) {
     constexpr int64_t kPartElements = kStepKeys / 32 * 2 * kTileElements;
-    const V multiplier = V::broadcast(factor_);
     for (; done_ < end; ++done_) {
-      const uint64_t piece = static_cast<uint64_t>(done_), key = piece / 2 * 2, half = piece % 2;
-      const float* at = scores_ + key * kUnitRows + 16 * half;
-      const V even = exp2_of_score<kParts>(V::fma(V::load(at), multiplier, offset_[half]));
-      const V odd = exp2_of_score<kParts>(V::fma(V::load(at + kUnitRows), multiplier, offset_[half]));
-      sum_[half] = sum_[half] + (even + odd);
-      uint16_t* to = kParts == 1 ? p_ + key / 2 * kPairElements + half * 32
-                                 : p_ + ((key / 32) * 2 + half) * kTileElements + (key % 32) / 2 * 32;
-      split_pairs<kParts, false>(even, odd, to, kPartElements);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const float* at = scores_ + 2 * done_ * kUnitRows + 16 * half;
+        const V first = V::fma(V::load(at), multiplier_, offset_[half]);
+        const V second = V::fma(V::load(at + kUnitRows), multiplier_, offset_[half]);
+        const V even = exp2_of_score<kParts>(first), odd = exp2_of_score<kParts>(second);
+        sum_[half] = sum_[half] + (even + odd);
+        uint16_t* to = kParts == 1 ? p_ + done_ * pair_elements_ + half * 32
+                                   : p_ + (done_ / 16 * 2 + half) * kTileElements + done_ % 16 * 32;
+        split_pairs<kParts, false>(even, odd, to, kPartElements);
+      }
     }
+  }
+  // Whether the sum of a row, and so perhaps a probability, exceeds 2^8.
+  bool exceeds() const {
+    const V most = V::broadcast(256.0f), one = V::broadcast(1.0f);
+    return V::reduce_max(V::max(V::where_less(most, sum_[0], one, V::zero()),
+                                V::where_less(most, sum_[1], one, V::zero()))) != 0.0f;
   }
   void add_sums(float* row_sum) const {
     for (int half = 0; half < 2; ++half) (V::load(row_sum + 16 * half) + sum_[half]).store(row_sum + 16 * half);
@@ -45,8 +55,8 @@ class ProbabilityPieces {
  private:
   const float* scores_;
   uint16_t* p_;
-  const float factor_;
-  const V offset_[2];
+  const int64_t pair_elements_;
+  const V multiplier_, offset_[2];
   V sum_[2];
   int64_t done_ = 0;
 };

@@ -13,25 +13,18 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// Loads P^T of one part, for multiply_values.
-template <class Tiles>
-inline void load_probabilities(Tiles& tiles, const uint16_t* p) {
-  tiles.template load<4>(p, kPairElements * 2);
-  tiles.template load<5>(p + 32, kPairElements * 2);
-  tiles.template load<6>(p + 16 * kPairElements, kPairElements * 2);
-  tiles.template load<7>(p + 16 * kPairElements + 32, kPairElements * 2);
-}
+// The same for the last stripe of an odd number, of one part.
 template <class Tiles, class Between>
-inline void multiply_values(Tiles& tiles, const TileOperand& v, const Between& between) {
-  static_assert(kStepKeys / 32 == 2);
-  tiles.template load<2>(v.tiles, 64);
-  tiles.template dp_bf16<0, 2, 4>();
-  tiles.template dp_bf16<1, 2, 5>();
-  between();
-  tiles.template load<3>(v.tiles + v.depth, 64);
-  tiles.template dp_bf16<0, 3, 6>();
-  tiles.template dp_bf16<1, 3, 7>();
-  between();
+[[gnu::always_inline]] inline void multiply_stripe(Tiles& tiles, TileOperand v, TileOperand p, int64_t depth,
+                                                   const Between& between) {
+  for (int64_t d = 0; d < depth; ++d, v.tiles += v.depth, p.tiles += p.depth) {
+    tiles.template load<4>(v.tiles, v.row_bytes);
+    tiles.template load<6>(p.tiles, p.row_bytes);
+    tiles.template dp_bf16<0, 4, 6>();
+    tiles.template load<7>(p.tiles + p.stripe, p.row_bytes);
+    tiles.template dp_bf16<1, 4, 7>();
+    between();
+  }
 }
 
 template <int kSet, class Tiles>
@@ -44,5 +37,25 @@ inline void load_stripe(Tiles& tiles, const float* from) {
   tiles.template load<2 * kSet>(from, kUnitRows * 4);
   tiles.template load<2 * kSet + 1>(from + 16, kUnitRows * 4);
 }
+
+// The four sums of a block of 32 x 32, two stripes of 16 rows, on their way through the registers: those before are
+// stored just before the registers are needed again, since a store right behind the products waits for them, and the
+// tile instructions behind wait with it.
+template <class Tiles>
+struct BlockSums {
+  Tiles& tiles;
+  float* before;      // null: nothing to store
+  const float* from;  // null: zeros
+
+  static constexpr int64_t offset(int t) { return t / 2 * 16 * kUnitRows + t % 2 * 16; }
+  template <int T>
+  void start() const {
+    if (before != nullptr) tiles.template store<T>(before + offset(T), kUnitRows * 4);
+    if (from != nullptr)
+      tiles.template load<T>(from + offset(T), kUnitRows * 4);
+    else
+      tiles.template zero<T>();
+  }
+};
 
 }  // namespace tessera::cpu::TESSERA_CPU_ISA

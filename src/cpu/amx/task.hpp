@@ -20,6 +20,7 @@ struct Shape {
   int64_t q_elements;           // bf16 elements of one unit's packed Q
   int64_t o_elements;           // floats of one unit's O
   int64_t units;                // units of an item
+  int64_t value_steps;          // steps whose P meets V together
   int64_t scores_bytes, p_bytes, scratch_bytes, k_bytes, v_bytes, unit_bytes, task_bytes;
 };
 
@@ -33,7 +34,10 @@ inline Shape make_shape(const core::Problem& problem, int64_t units) {
   shape.o_elements = shape.v_padded * kUnit;
   shape.units = units;
   shape.scores_bytes = 2 * kStep * kUnit * 4;
-  shape.p_bytes = shape.parts == 1 ? 0 : 2 * shape.parts * kStep * kUnit * 2;
+  // 0.95 of the time of two steps at head dim 128, 1.15 of that of one at 64 (docs/notes/cpu.md).
+  shape.value_steps = shape.parts == 1 && shape.v_padded > 64 ? kChunkKeys / kStep : 1;
+  const bool in_scores = shape.parts == 1 && shape.value_steps == 1;
+  shape.p_bytes = in_scores ? 0 : 2 * shape.value_steps * shape.parts * kStep * kUnit * 2;
   shape.scratch_bytes = 16 * shape.parts * shape.qk_padded * 2;
   shape.k_bytes = shape.parts * kChunkKeys * shape.qk_padded * 2;
   shape.v_bytes = shape.parts * kChunkKeys * shape.v_padded * 2;
@@ -59,8 +63,8 @@ struct TaskMemory {
     scores[0] = reinterpret_cast<float*>(take(shape.scores_bytes / 2));
     scores[1] = reinterpret_cast<float*>(take(shape.scores_bytes / 2));
     for (int i = 0; i < 2; ++i)
-      p[i] = shape.parts == 1 ? reinterpret_cast<uint16_t*>(scores[i])
-                              : reinterpret_cast<uint16_t*>(take(shape.p_bytes / 2));
+      p[i] = shape.p_bytes == 0 ? reinterpret_cast<uint16_t*>(scores[i])
+                                : reinterpret_cast<uint16_t*>(take(shape.p_bytes / 2));
     scratch = reinterpret_cast<uint16_t*>(take(shape.scratch_bytes));
     k = reinterpret_cast<uint16_t*>(take(shape.k_bytes));
     v = reinterpret_cast<uint16_t*>(take(shape.v_bytes));
