@@ -24,12 +24,17 @@ ALLOWED_BYTES = {
     "DecodeConfigILi256ELi1E": 48,
     # The same over 16-bit caches.
     "DecodeConfigILi256E": 28,
-    # Up to d 128 Hopper's backward's producer, of 24 registers, finds the block's key tiles, once each; the consumers
-    # spill nothing at d 128, and at d 64 keep half of an address there, loaded once a step of 3900 cycles.
-    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
-    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
+    # Hopper's backward: the warps beside the consumers have 24 registers. Up to d 128 the producer finds the block's
+    # key tiles, once each; past that sixteen hold what a warp converts to dq, a few loads and stores every 2 KB. The
+    # consumers spill nothing.
     "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 116,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
     "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 116,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi192E": 32,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi256E": 32,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi192E": 32,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi256E": 32,
     # The portable backward at d 64, for 12.0 alone: a few numbers of the loop over heads.
     "sm8015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64E": 24,
     "sm8015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64E": 24,

@@ -1,4 +1,5 @@
 // Every part of the backward semantics on the CUDA rows against the float64 judge, on random operands between canaries.
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -130,6 +131,35 @@ INSTANTIATE_TEST_SUITE_P(Words, GpuBackwardTickets,
                                            TicketCase{"sq300 sk300 d64 causal", 3},
                                            TicketCase{"sq70 sk600 d64 window=64,0", 5},
                                            TicketCase{"sq130 sk260 d40 lens=7:130 dlse", 3}));
+
+// So many heads that Hopper's blocks zero dq's sums of later ones and, past d 128 and with 1024 query rows a key/value
+// head, convert those of earlier ones: three groups of heads and one more, where a group fits a quarter of L2 or, under
+// a causal mask, makes a wave of blocks. `text` has `bytes` of Q, dO and sums a head, if causal three key tiles, one
+// batch.
+struct HeadsCase {
+  const char* text;
+  int group;  // query heads of a key/value head
+  int64_t bytes;
+};
+class GpuBackwardHeads : public ::testing::TestWithParam<HeadsCase> {};
+
+TEST_P(GpuBackwardHeads, SumsOfOtherHeads) {
+  TESSERA_NEEDS_GPU();
+  const core::DeviceInfo& device = *core::cuda_info(0, nullptr);
+  const std::string text = GetParam().text;
+  int64_t together = std::max<int64_t>(device.l2_bytes / 4 / (GetParam().group * GetParam().bytes), 1);
+  if (text.find("causal") != std::string::npos) together = std::max<int64_t>(together, device.units / 3);
+  const int64_t heads = 3 * together + 1;
+  check_backward("bwd bf16 b1 hq" + std::to_string(GetParam().group * heads) + " hkv" + std::to_string(heads) + " " +
+                 text);
+}
+
+INSTANTIATE_TEST_SUITE_P(Words, GpuBackwardHeads,
+                         ::testing::Values(HeadsCase{"sq130 sk100 d248", 8, 130 * 1984},
+                                           HeadsCase{"sq94 sk70 d192 dv128 softcap=9 dlse", 11, 94 * 1408},
+                                           HeadsCase{"sq150 sk150 d256 causal", 1, 150 * 2048},
+                                           HeadsCase{"sq200 sk270 d128", 2, 200 * 1024},
+                                           HeadsCase{"sq270 sk270 d64 causal", 1, 270 * 512}));
 
 // Every way in which d_bias shares an element, in each dtype it may have; what no key reaches is 0.
 TEST(GpuBackwardBias, EveryBroadcast) {

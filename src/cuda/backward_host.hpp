@@ -15,11 +15,12 @@ namespace tessera::cuda {
 core::Refusal refuse_backward(const core::Problem& p);
 
 // Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns. persistent: the main
-// kernel's blocks draw tickets, also where dq is added in any order.
+// kernel's blocks draw tickets, also where dq is added in any order. zeroes: it zeroes and
+// converts sums.
 struct BackwardWorkspace {
-  int64_t lse, minus_delta, dq_sum, sink_sums, turns, ticket, bytes;
+  int64_t lse, minus_delta, dq_sum, sink_sums, turns, ticket, progress, bytes;
 };
-BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim, bool persistent);
+BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim, bool persistent, bool zeroes);
 
 // The launches of a pass but its main kernel and d_bias: begin() those before it, finish() those behind; and what the
 // main kernel is launched with.
@@ -31,9 +32,9 @@ struct BackwardRows {
   bool bf16;
 
   // For a main kernel with tiles of tile_n keys, `group` key/value heads at a time. workers: persistent blocks at most;
-  // 0: a block a tile.
+  // 0: a block a tile. zeroes: the main kernel zeroes and converts sums where it can.
   BackwardRows(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace, const DqSums& dq_sums,
-               int32_t tile_n, int32_t group, int32_t workers = 0);
+               int32_t tile_n, int32_t group, int32_t workers, bool zeroes);
   cudaError_t begin(cudaStream_t stream) const;
   cudaError_t finish(cudaStream_t stream) const;
 };

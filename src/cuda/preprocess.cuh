@@ -1,6 +1,7 @@
 // What stands before and after the main kernel of a backward pass, for every architecture:
-//   preprocess    -delta = d_lse - rowsum(d_o * o), lse to base 2, parts of d_sinks; zeroes dq's sums
-//   postprocess   dq = scale * the sums, in its type and strides
+//   preprocess    -delta = d_lse - rowsum(d_o * o), lse to base 2, parts of d_sinks; zeroes dq's sums, or those of the
+//                 first heads
+//   postprocess   dq = scale * the sums, in its type and strides, where the main kernel has not
 //   d_sinks       their parts summed in a fixed order
 // Reads o and d_o once and writes dq's sums and dq once: bound by memory.
 // Invariant: scratch rows past a used length have lse +inf and delta 0, so that the main kernel adds nothing for them;
@@ -93,13 +94,16 @@ __global__ void __launch_bounds__(kRowThreads) preprocess_kernel(const __grid_co
   const int64_t lse_row = p.f.cu_seqlens_q != nullptr ? item.head * p.f.total_q + at.q_row
                                                       : (at.q_batch * p.f.heads_q + item.head) * p.f.seqlen_q;
   const bool owned = first < (at.rows_q + kScratchRows - 1) / kScratchRows * kScratchRows;
-  if (owned) {
+  const uint32_t head_batch = item.batch * p.heads_kv + item.head / p.f.group;
+  if (p.progress != nullptr && item.tile == 0 && item.head % p.f.group == 0 && threadIdx.x == 0)
+    p.progress[head_batch] = {};
+  if (owned && (p.progress == nullptr || head_batch < static_cast<uint32_t>(p.heads_ahead))) {
     float4* sums = reinterpret_cast<float4*>(p.dq_sum + dq_fragment(p.scratch_rows, 0, scratch + first, 0, dq_dim));
     for (int i = threadIdx.x; i < kRowTile * dq_dim / 4; i += kRowThreads)
       sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (p.turns != nullptr && threadIdx.x < kRowTile / kTurnRows)
-      p.turns[(scratch + first) / kTurnRows + threadIdx.x] = 0;
   }
+  if (owned && p.turns != nullptr && threadIdx.x < kRowTile / kTurnRows)
+    p.turns[(scratch + first) / kTurnRows + threadIdx.x] = 0;
 
   const int64_t my_row = first + threadIdx.x / kLanes;
   float deltas[kPasses] = {};
@@ -148,6 +152,11 @@ __global__ void __launch_bounds__(kRowThreads) postprocess_kernel(const __grid_c
   locate_rows(p.f, item.batch, at);
   const int64_t first = int64_t{item.tile} * kRowTile;
   if (first >= at.rows_q) return;
+  if (p.converts) {
+    constexpr uint32_t kUnits = kRowTile / kConversionRows<kDim>;
+    const uint32_t end = (item.head % p.f.group * p.row_tiles + item.tile + 1) * kUnits;
+    if (end <= p.progress[item.batch * p.heads_kv + item.head / p.f.group].units_claimed) return;
+  }
   const int row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
   const int64_t scratch = scratch_row(p.f, item.batch, at) + first + row;
   const RowTarget target = row_target(p.dq, p.dq_stride, at.q_batch, at.q_row + first, item.head, at.rows_q - first,

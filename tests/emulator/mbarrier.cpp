@@ -108,6 +108,11 @@ bool Mbarriers::try_wait(uint64_t* at, uint32_t parity, Where where) {
   return (find(at, "mbarrier.try_wait", where).phase & 1) != parity;
 }
 
+bool Mbarriers::test(uint64_t* at, uint32_t parity, Where where) {
+  if (parity > 1) fail(where, "mbarrier.test_wait for parity %u; expected 0 or 1", parity);
+  return (find(at, "mbarrier.test_wait", where).phase & 1) != parity;
+}
+
 std::string Mbarriers::describe(const void* at) const {
   for (const Barrier& barrier : barriers_) {
     if (barrier.at != at) continue;

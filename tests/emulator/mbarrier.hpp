@@ -22,6 +22,8 @@ class Mbarriers {
   void expect_bytes(uint64_t* at, uint32_t bytes, Where where);
   // Whether the phase of this parity has completed. Where it has not, other threads go first, until one does.
   bool try_wait(uint64_t* at, uint32_t parity, Where where);
+  // The same at once.
+  bool test(uint64_t* at, uint32_t parity, Where where);
 
   // The phase that a copy issued now belongs to, and its end.
   uint64_t phase(uint64_t* at, Where where);

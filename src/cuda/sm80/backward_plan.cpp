@@ -78,7 +78,7 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.stages = kernel.stages;
   launch.threads = kernel.threads;
   launch.shared_bytes = kernel.shared_bytes;
-  launch.workspace_bytes = lay_out_workspace(p, dq_sums(p).dim, false).bytes;
+  launch.workspace_bytes = lay_out_workspace(p, dq_sums(p).dim, false, false).bytes;
   launch.variant = heads_together_backward(p, device, kernel.tile_n);
   launch.schedule = backward_schedule(p, false);
   launch.instructions = is_plain(p) ? "mma.sync, ldmatrix, cp.async" : "mma.sync, ldmatrix, cp.async; general scores";
@@ -90,7 +90,8 @@ cudaError_t launch_all(const Plan& plan, const core::RunContext& context) {
   const Problem& p = plan.problem;
   const BackwardInstance& kernel = instance(p, *plan.device);
   const auto stream = static_cast<cudaStream_t>(context.cuda_stream);
-  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant);
+  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant, 0,
+                          false);
   cudaError_t error = rows.begin(stream);
   if (error == cudaSuccess && rows.key_blocks > 0) error = kernel.launch(rows.params, rows.key_blocks, stream);
   if (error == cudaSuccess && rows.params.d_bias != nullptr) {

@@ -1,5 +1,7 @@
 // Gradients of attention for Hopper by TMA and wgmma. A block: one producer thread, two threads that keep turns where
-// dq is added in a fixed order (backward_turns.cuh), and two consumer warpgroups.
+// dq is added in a fixed order (backward_turns.cuh) or else, past d 128, two warps that convert dq of earlier heads
+// (backward_conversion.cuh), a warp that zeroes dq's sums of later ones (backward_zeros.cuh), and two consumer
+// warpgroups.
 // A block owns kTileN keys of one (sequence, key/value head) at a time and walks over the query tiles of all query
 // heads of the group that see them; persistent blocks then take a further key tile by a ticket. The producer
 // (backward_producer.cuh) fills rings of Q and dO tiles; the consumer warpgroups sum dk and dv in registers and add
@@ -15,9 +17,11 @@
 #include "../ptx/tensor_map.cuh"
 #include "../tile/key_tile.cuh"
 #include "backward_consumer.cuh"
+#include "backward_conversion.cuh"
 #include "backward_producer.cuh"
 #include "backward_turns.cuh"
 #include "backward_wide_consumer.cuh"
+#include "backward_zeros.cuh"
 
 namespace tessera::cuda::sm90 {
 
@@ -26,7 +30,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
   extern __shared__ __align__(1024) char shared[];
   static_assert(sizeof(BackwardControl<Config>) <= Config::kControlBytes);
   auto& control = *reinterpret_cast<BackwardControl<Config>*>(shared + Config::kControlOffset);
-  if (threadIdx.x == 0) control.init(p.backward.turns != nullptr ? 2 : 0);
+  if (threadIdx.x == 0) {
+    control.init(p.backward.turns != nullptr ? 2 : 0, p.backward.progress != nullptr ? 32 : 0);
+  }
   if (threadIdx.x == 64) {  // beside thread 0 and its barriers
     if constexpr (Config::kPersistent) {
       control.cursor = {};
@@ -53,6 +59,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
     }
     const BackwardTurns<Config> turns{p.backward, control};
     if (threadIdx.x == 0) BackwardProducer<Config>{p, control, shared}.run();
+    if (threadIdx.x >= 96 && p.backward.progress != nullptr) BackwardZeros<Config>{p.backward, control}.run();
+    if constexpr (Config::kWide) {
+      if (threadIdx.x >= 32 && threadIdx.x < 96 && p.backward.converts)
+        BackwardConversion<Element, Config>{p.backward, control}.run();
+    }
     if (p.backward.turns == nullptr) return;
     if (threadIdx.x == 32) turns.open();
     if (threadIdx.x == 64) turns.close();

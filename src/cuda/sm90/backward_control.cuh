@@ -20,16 +20,18 @@ struct BackwardControl {
   uint64_t grads_full[2], grads_empty[2];                     // dS, by the consumers for each other
   uint64_t probs_full, probs_empty;                   // P, by one warpgroup for the other where they share the tensors
   uint64_t turn_open[2], turn_done[2], turn_seen[2];  // for dq of a step, in a fixed order of additions
+  uint64_t copies_done[kViews];                       // all copies of the key tile are under way
+  uint64_t sums_done;                                 // in wide blocks: the last additions to dq's sums are made
   KeyTileView views[kViews];
   // Of persistent blocks alone. The producer's cursor lies here, since its thread has few registers.
   PackedCursor cursor;
   uint64_t values_empty, view_full[kViews], view_empty[kViews];
 
-  // turn_threads: those of backward_turns.cuh that are at work.
-  __device__ void init(int turn_threads) {
+  // turn_threads: those of backward_turns.cuh that are at work; zero_threads: those of backward_zeros.cuh.
+  __device__ void init(int turn_threads, int zero_threads) {
     constexpr int kWarps = 4 * Config::kGroups;
     for (uint64_t& barrier : keys_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
-    ::cuda::ptx::mbarrier_init(&values_full, 1);
+    ::cuda::ptx::mbarrier_init(&values_full, zero_threads > 0 ? 2 : 1);
     for (uint64_t& barrier : q_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : d_o_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
     // Of the warpgroups that read lse or -delta every lane, of one that reads the tile alone every warp.
@@ -41,12 +43,15 @@ struct BackwardControl {
     for (uint64_t& barrier : turn_open) ::cuda::ptx::mbarrier_init(&barrier, 1);
     for (uint64_t& barrier : turn_done) ::cuda::ptx::mbarrier_init(&barrier, kWarps);
     for (uint64_t& barrier : turn_seen) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    for (uint64_t& barrier : copies_done) ::cuda::ptx::mbarrier_init(&barrier, 1);
+    ::cuda::ptx::mbarrier_init(&sums_done, kWarps);
     ::cuda::ptx::mbarrier_init(&probs_full, 128);
     ::cuda::ptx::mbarrier_init(&probs_empty, 128);
     if constexpr (Config::kPersistent) {
       ::cuda::ptx::mbarrier_init(&values_empty, kWarps);
       for (uint64_t& barrier : view_full) ::cuda::ptx::mbarrier_init(&barrier, 1);
-      for (uint64_t& barrier : view_empty) ::cuda::ptx::mbarrier_init(&barrier, 32 * kWarps + turn_threads);
+      const int readers = 32 * kWarps + turn_threads + zero_threads;
+      for (uint64_t& barrier : view_empty) ::cuda::ptx::mbarrier_init(&barrier, readers);
     }
     ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
   }
@@ -69,6 +74,16 @@ __device__ __forceinline__ void for_each_key_tile(BackwardControl<Config>& contr
       place.advance();
     }
   }
+}
+
+// For a spare warp, at the block's key tile `number`: whether its end is at most two steps away, so that what the warp
+// begins now could keep the block from the next tile.
+template <class Config>
+__device__ __forceinline__ bool ends_soon(BackwardControl<Config>& control, uint32_t place, uint32_t number) {
+  uint64_t& copies = control.copies_done[place];
+  const int soon =
+      threadIdx.x % 32 == 0 && ::cuda::ptx::mbarrier_test_wait_parity(&copies, number / control.kViews % 2);
+  return __shfl_sync(0xffffffffu, soon, 0) != 0;
 }
 
 // What the consumers ask of the view in every step, in registers: while wgmma reads shared memory a load from it takes

@@ -58,7 +58,7 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.threads = kernel.threads;
   launch.registers = kernel.consumer_registers;
   launch.shared_bytes = kernel.shared_bytes;
-  launch.workspace_bytes = lay_out_workspace(p, kernel.dim, kernel.persistent).bytes;
+  launch.workspace_bytes = lay_out_workspace(p, kernel.dim, kernel.persistent, true).bytes;
   launch.variant = heads_together_backward(p, device, kernel.tile_n);
   launch.schedule = backward_schedule(p, kernel.persistent);
   launch.instructions = p.softcap > 0 ? "wgmma, tma; softcap" : "wgmma, tma";
@@ -101,7 +101,7 @@ int run(const Plan& plan, const core::RunContext& context) {
   if (scope.error() != cudaSuccess)
     return scope.finish(scope.error(), "cuda.sm90.backward: making the device current", context.status);
   const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant,
-                          kernel.persistent ? plan.device->units : 0);
+                          kernel.persistent ? plan.device->units : 0, true);
   cudaError_t error = rows.begin(stream);
   if (error == cudaSuccess && rows.key_blocks > 0) {
     BackwardLaunchParams params{};

@@ -81,9 +81,10 @@ struct BackwardProducer {
     while (true) {
       copy_d_o(view, step, ring);
       ring.advance();
-      if (!step.advance(view)) return;
+      if (!step.advance(view)) break;
       copy_scored(view, step, ring);
     }
+    ::cuda::ptx::mbarrier_arrive(&control.copies_done[0]);
   }
 
   // All of one key tile of many; `number`: of the block's tiles that some query sees. There is room for K: the
@@ -120,6 +121,7 @@ struct BackwardProducer {
         ::cuda::ptx::mbarrier_arrive(&control.view_full[place.stage]);
         if (view.key_tile < 0) return;
         if (view.query_begin < view.query_end) copy_tile(view, ring, number++);
+        ::cuda::ptx::mbarrier_arrive(&control.copies_done[place.stage]);
         place.advance();
         wait(control.view_empty[place.stage], place.phase ^ 1);
         take_key_tile(p.backward, false, Config::kTileN, Config::kTileM, control.cursor, control.views[place.stage]);

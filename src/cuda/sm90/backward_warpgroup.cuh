@@ -362,6 +362,13 @@ struct BackwardWarpgroup {
     release(&control.turn_done[stage]);
   }
 
+  // Behind the last additions of a wide block.
+  __device__ __forceinline__ void end_sums() const {
+    if (!p.backward.converts) return;
+    __syncwarp();
+    release(&control.sums_done);
+  }
+
   // The phase of the barriers of the step before the one that `ring` is at.
   __device__ __forceinline__ uint32_t phase_before() const { return ring.stage == 0 ? ring.phase ^ 1 : ring.phase; }
   // Waits for that step's dS; at once before the first.

@@ -183,10 +183,12 @@ __device__ __forceinline__ void consume_wide(BackwardWarpgroup<Element, Config, 
   const bool any = uniform(w.tile().query_begin < w.tile().query_end);
   if (w.group == 0) {
     if (any) WideConsumer<Element, Config, kKind, true>{w}.run(sums);
+    w.end_sums();
     ptx::barrier_sync(Warpgroup::kBothGroups, Warpgroup::kConsumers);
     w.store_dv(sums);
   } else {
     if (any) WideConsumer<Element, Config, kKind, false>{w}.run(sums);
+    w.end_sums();
     ptx::barrier_sync(Warpgroup::kBothGroups, Warpgroup::kConsumers);
     w.store_dk(sums);
   }

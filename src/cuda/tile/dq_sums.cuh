@@ -19,6 +19,10 @@ TESSERA_HD int64_t dq_transposed_fragment(int64_t scratch_rows, int64_t head, in
   return ((head * scratch_rows + row) / 8 * (head_dim / 16) + column / 16) * 128;
 }
 
+// Rows of a head that a warp of the main kernel converts at a time, 8 KB of sums or 6.
+template <int kDim>
+inline constexpr int kConversionRows = 256 / kDim * 8;
+
 __device__ __forceinline__ void load_four(float (&values)[4], const float* from) {
   const float4 four = *reinterpret_cast<const float4*>(from);
   values[0] = four.x;
