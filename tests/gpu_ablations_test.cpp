@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Words, GpuAblations,
                          ::testing::Values("b1 hq3 sq150 sk300 d64", "b2 hq2 hkv1 sq200 sk520 d64 causal",
                                            "b1 hq1 sq300 sk300 d64 causal layout=bhsd", "b1 hq2 sq140 sk330 d128",
                                            "b1 hq2 hkv1 sq270 sk270 d128 causal", "b1 hq1 sq150 sk40 d64 causal",
-                                           "b1 hq4 sq200 sk2100 d64", "b1 hq1 sq64 sk4100 d128",
+                                           "b1 hq5 sq200 sk2100 d64", "b1 hq1 sq64 sk4100 d128",
                                            "b1 hq2 sq7 sk9 d128 scale=0.7", "b0 hq2 sq8 d64", "b1 hq2 sq0 sk7 d128",
                                            "b1 hq2 sq5 sk0 d64"));
 

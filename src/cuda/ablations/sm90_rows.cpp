@@ -36,8 +36,9 @@ constexpr Ablation kRows[] = {
 };
 static_assert(std::size(kRows) == kAblations);
 
+const Bucket& full_bucket(const Problem& p) { return p.head_dim_qk == 64 ? kBf16D64 : kBf16D128; }
 const Bucket& bucket(const Problem& p, const Ablation& row) {
-  if (row.buckets == nullptr) return p.head_dim_qk == 64 ? kBf16D64 : kBf16D128;
+  if (row.buckets == nullptr) return full_bucket(p);
   return p.head_dim_qk == 64 ? row.buckets->d64 : row.buckets->d128;
 }
 
@@ -53,11 +54,11 @@ Refusal refuse(const Problem& p, const DeviceInfo& device) {
   if (device.is_cpu) return {"runs on CUDA devices only"};
   if (const Refusal refusal = refuse_ablation(p)) return refusal;
   const Ablation& row = kRows[kRow];
-  const Bucket& own = bucket(p, row);
-  if (row.buckets != nullptr && choose_cut(p, device, own).instance == &own.brief) {
+  const Bucket& full = full_bucket(p);
+  if (row.buckets != nullptr && choose_cut(p, device, full).instance == &full.brief) {
     return {"cuda.sm90.forward has a tile of its own here, which no ablation takes", "seqlen_k", p.seqlen_k};
   }
-  return refuse_launch(p, device, own.plain);
+  return refuse_launch(p, device, bucket(p, row).plain);
 }
 
 template <size_t kRow>
