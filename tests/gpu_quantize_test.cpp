@@ -138,11 +138,11 @@ TEST(GpuQuantize, DifferencesPastTheLargestNumberCountForNothing) {
     }
 }
 
-// Rows of 64 and 128 rotated channels, whole in a thread: what is not finite counts in no scale.
+// Rows of 64, 128 and 256 rotated channels, a thread's or two threads' own: what is not finite counts in no scale.
 TEST(GpuQuantize, RotatedRowsHaveTheBitsOfTheCpu) {
   if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
   size_t turn = 0;
-  for (const int32_t dim : {64, 128})
+  for (const int32_t dim : {64, 128, 256})
     for (const auto& [cells, scale_rows] : {std::pair{-1, 0}, {0, 0}, {5, 0}, {7, 128}, {7, 1}, {3, 1}})
       for (const bool finite : {true, false}) {
         const int32_t from = kFrom[turn % 2], to = turn / 2 % 2 == 0 ? TESSERA_E4M3 : TESSERA_INT8;
@@ -160,11 +160,24 @@ TEST(GpuQuantize, RotatedRowsHaveTheBitsOfTheCpu) {
       }
 }
 
+// Sequences of their own lengths, one of them empty, more tiles than blocks that walk over them.
+TEST(GpuQuantize, RotatedSequencesHaveTheBitsOfTheCpu) {
+  if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
+  for (const auto& [cells, scale_rows] : {std::pair{5, 0}, {7, 128}, {7, 1}, {-1, 0}}) {
+    SCOPED_TRACE(::testing::Message() << "cells " << cells << " of " << scale_rows << " rows");
+    QuantizeCase cpu(TESSERA_BF16, TESSERA_E4M3, {.batch = 0, .seqlen = 500, .heads = 9, .head_dim = 64},
+                     {0, 300, 300, 309, 809});
+    cpu.set_scales(cells, scale_rows);
+    cpu.rotate(4);
+    expect_bits_of_the_cpu(cpu);
+  }
+}
+
 // More rows than a block of the means loads at once, and some more; threads that have no channel.
 TEST(GpuQuantize, MeansOfManyRowsHaveTheBitsOfTheCpu) {
   if (const char* reason = no_gpu()) GTEST_SKIP() << "no GPU test here: " << reason;
   for (const int32_t from : kFrom)
-    for (const int32_t dim : {96, 20}) {
+    for (const int32_t dim : {96, 48, 20}) {
       SCOPED_TRACE(::testing::Message() << name_of(from) << " d " << dim);
       QuantizeCase cpu(from, TESSERA_E4M3, {.batch = 1, .seqlen = 1300, .heads = 1, .head_dim = dim});
       cpu.set_scales(0);

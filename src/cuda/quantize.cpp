@@ -24,6 +24,7 @@ cuda::QuantizeCut cut_of(const Quantize& quantize, const DeviceInfo& device) {
   cuda::QuantizeCut cut{};
   cut.own_scales = args.scale_data != nullptr && quantize.tiles_own_cells();
   cut.overlaps = device.arch >= 90;
+  cut.multiprocessors = device.units, cut.shared_bytes = device.shared_bytes_per_block;
   const int64_t batch = std::max<int64_t>(args.batch, 1), heads = args.heads;
   const int64_t rows = quantize.packed() ? args.total / batch : args.seqlen;
   const int64_t head_bytes = std::max<int64_t>(rows, 1) * args.head_dim * dtype_bytes(quantize.x.dtype);

@@ -75,6 +75,11 @@ class QuantizeBlock {
   __device__ bool empty() const { return count_ <= 0; }
   __device__ int count() const { return count_; }
   __device__ int64_t begin() const { return begin_; }
+  __device__ const char* x_row(int row) const { return row_of_x(p_, batch_, rows_.first + begin_ + row, head_); }
+  __device__ char* y_row(int row) const {
+    return static_cast<char*>(p_.y) + (p_.cu_seqlens == nullptr ? batch_ * p_.y_stride.batch : 0) +
+           head_ * p_.y_stride.head + (rows_.first + begin_ + row) * p_.y_stride.row;
+  }
   __device__ float* cell(int row) const { return scale_cell(p_, batch_, begin_ + row, head_); }
 
  protected:
@@ -86,21 +91,25 @@ class QuantizeBlock {
 // Row i of 4 in quad `quad` of a tile.
 __device__ __forceinline__ int quad_row(int quad, int i) { return quad / 4 * 16 + quad % 4 * 2 + i % 2 + i / 2 * 8; }
 
-__device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, float b, float c, float d) {
-  if (p.y_dtype == TESSERA_INT8) {
-    // core::float_to_int8, whose sum has the number in its lowest byte.
-    const auto one = [](float x) {
-      return __float_as_uint((x != x ? 0.0f : fminf(fmaxf(x, -127.0f), 127.0f)) + 0x1.8p23f);
-    };
-    return ptx::permute_bytes(ptx::permute_bytes(one(a), one(b), 0x0040), ptx::permute_bytes(one(c), one(d), 0x0040),
-                              0x5410);
-  }
+// Four numbers to bytes, the first to the lowest.
+__device__ __forceinline__ uint32_t to_int8(float a, float b, float c, float d) {
+  // core::float_to_int8, whose sum has the number in its lowest byte.
+  const auto one = [](float x) {
+    return __float_as_uint((x != x ? 0.0f : fminf(fmaxf(x, -127.0f), 127.0f)) + 0x1.8p23f);
+  };
+  return ptx::permute_bytes(ptx::permute_bytes(one(a), one(b), 0x0040), ptx::permute_bytes(one(c), one(d), 0x0040),
+                            0x5410);
+}
+__device__ __forceinline__ uint32_t to_e4m3(float a, float b, float c, float d) {
   if constexpr (ptx::kConvertsE4m3) {
     return ptx::pack_e4m3(a, b, c, d);
   } else {
     const auto one = [](float x) { return uint32_t{core::float_bits_to_e4m3(__float_as_uint(x))}; };
     return one(a) | one(b) << 8 | one(c) << 16 | one(d) << 24;
   }
+}
+__device__ __forceinline__ uint32_t to_bytes(const QuantizeParams& p, float a, float b, float c, float d) {
+  return p.y_dtype == TESSERA_INT8 ? to_int8(a, b, c, d) : to_e4m3(a, b, c, d);
 }
 
 // One step of a rotation: sum and difference of the elements `half` apart.

@@ -34,10 +34,10 @@ struct QuantizeParams {
   Strides x_stride, y_stride;  // order 1: y_stride.row lies between channels
   int64_t scale_stride[3], cells[3];
   int64_t seqlen, total;
-  uint32_t negated[16];        // a bit a channel: the rotation turns its sign
-  uint32_t negated_pairs[64];  // the sign bits of two 16-bit channels each
-  QuantizeGroup find, store;   // whose largest magnitudes a launch looks for, and whose y it stores
-  Divisor by_held;             // head_dim / 16
+  uint32_t negated[16];         // a bit a channel: the rotation turns its sign
+  uint32_t negated_pairs[128];  // the sign bits of two 16-bit channels each
+  QuantizeGroup find, store;    // whose largest magnitudes a launch looks for, and whose y it stores
+  Divisor by_held;              // head_dim / 16
   float limit, rotation_unit, cell_value;
   int32_t batch, heads, dim, tiles;  // tiles of 128 rows in the longest sequence
   int32_t x_dtype, y_dtype, scale_rows, rotation;
@@ -54,6 +54,8 @@ struct QuantizeCut {
   bool own_scales;         // no two blocks of 128 rows of a head share a scale
   bool overlaps;           // the device lets a launch begin before the one before it has ended
   int32_t batches, heads;  // of a group
+  int32_t multiprocessors;
+  int64_t shared_bytes;  // the most of a block
 };
 
 }  // namespace tessera::cuda

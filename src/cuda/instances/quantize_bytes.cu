@@ -40,23 +40,41 @@ HeldForms held(const QuantizeParams& p) {
   return forms<HeldTile<kFrom, kHow>>(p.dim / kHeldChannels * (kQuantizeRows / kHeldRows<kHow>),
                                       p.ordered ? static_cast<size_t>(p.dim) * kQuantizeRows : 0, means_of<kFrom>(p));
 }
-template <class Tile>
-HeldForms rotated() {
-  return forms<Tile>(Tile::kThreads, Tile::kSharedBytes, {});
-}
 template <int32_t kFrom>
 HeldForms held(const QuantizeParams& p) {
-  if constexpr (kFrom != TESSERA_F32) {
-    const bool whole = p.rotation == p.dim && p.mean == nullptr && !p.ordered;
-    if (whole && p.dim == 64) return rotated<RotatedTile<kFrom, 64>>();
-    if (whole && p.dim == 128) return rotated<RotatedTile<kFrom, 128>>();
-  }
   if (p.rotation > 0) return held<kFrom, Held::kRotated>(p);
   return p.mean != nullptr ? held<kFrom, Held::kLessMean>(p) : held<kFrom, Held::kAsGiven>(p);
 }
 HeldForms held_of(const QuantizeParams& p) {
   if (p.x_dtype == TESSERA_F32) return held<TESSERA_F32>(p);
   return p.x_dtype == TESSERA_F16 ? held<TESSERA_F16>(p) : held<TESSERA_BF16>(p);
+}
+
+// Of rotated rows that threads have whole, and how many blocks of them a multiprocessor holds; null: of no others.
+struct RotatedForms {
+  Form own, shared;
+  int blocks;
+};
+template <int32_t kFrom, int kDim, int kShare>
+RotatedForms rotated() {
+  using Tile = RotatedTile<kFrom, kDim, kShare>;
+  return {{quantize_rotated_own_kernel<Tile>, Tile::kThreads, Tile::kSharedBytes},
+          {quantize_rotated_shared_kernel<Tile>, Tile::kThreads, Tile::kSharedBytes},
+          Tile::kBlocks};
+}
+template <int32_t kFrom>
+RotatedForms rotated(const QuantizeParams& p) {
+  if (p.dim == 64) return rotated<kFrom, 64, 1>();
+  return p.dim == 128 ? rotated<kFrom, 128, 1>() : rotated<kFrom, 256, 2>();
+}
+RotatedForms rotated_of(const QuantizeParams& p, const QuantizeCut& cut) {
+  const bool whole = p.held && p.rotation == p.dim && (p.dim == 64 || p.dim == 128 || p.dim == 256);
+  if (!whole || p.mean != nullptr || p.ordered || p.x_dtype == TESSERA_F32) return {};
+  RotatedForms forms = p.x_dtype == TESSERA_F16 ? rotated<TESSERA_F16>(p) : rotated<TESSERA_BF16>(p);
+  // A kilobyte of each block is the system's.
+  const auto fit = (cut.shared_bytes + 1024) / (static_cast<int64_t>(forms.own.shared_bytes) + 1024);
+  forms.blocks = static_cast<int>(std::min<int64_t>(forms.blocks, fit));
+  return forms.blocks > 0 ? forms : RotatedForms{};
 }
 
 // The launches of a call, one behind the other; nothing after one that failed.
@@ -67,6 +85,11 @@ class Launches {
   cudaError_t error() const { return error_; }
   void add(const Form& form, uint64_t blocks, const QuantizeParams& params) {
     if (error_ != cudaSuccess || blocks == 0) return;
+    if (form.shared_bytes > 48 * 1024) {
+      error_ = cudaFuncSetAttribute(form.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(form.shared_bytes));
+      if (error_ != cudaSuccess) return;
+    }
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -123,7 +146,8 @@ void add_held(Launches* launches, const QuantizeParams& p, const QuantizeCut& cu
   const auto tiles = static_cast<uint32_t>(p.tiles), chunks = p.by_held.value;
   QuantizeParams with_means = p;
   with_means.means_find = finds && p.mean != nullptr && p.rotation == 0 && p.cells[1] <= 1;
-  if (with_means.means_find) return add_groups(launches, forms.means, groups, chunks, tiles, with_means);
+  // In one group: beside blocks that store, those of the means take longer than a second reading of x.
+  if (with_means.means_find) return add_groups(launches, forms.means, all, chunks, tiles, with_means);
   QuantizeParams whole = p;
   const uint32_t heads = all.take(0, &whole.store);
   if (p.mean != nullptr) {
@@ -134,6 +158,19 @@ void add_held(Launches* launches, const QuantizeParams& p, const QuantizeCut& cu
   if (finds) return add_groups(launches, forms.shared, groups, tiles, tiles, p);
   whole.store_blocks = heads * tiles;
   launches->add(cut.own_scales ? forms.own : forms.shared, whole.store_blocks, whole);
+}
+
+void add_rotated(Launches* launches, const RotatedForms& forms, QuantizeParams p, const QuantizeCut& cut, bool finds) {
+  const uint32_t blocks = Groups{p, p.batch, p.heads}.take(0, &p.find) * static_cast<uint32_t>(p.tiles);
+  const uint32_t grid = std::min(blocks, static_cast<uint32_t>(cut.multiprocessors * forms.blocks));
+  p.store = p.find;
+  if (finds) {
+    p.find_blocks = blocks;
+    launches->add(forms.shared, grid, p);
+    p.find_blocks = 0, p.reversed = true;  // from the end of what was read, which the cache may still hold
+  }
+  p.store_blocks = blocks;
+  launches->add(cut.own_scales ? forms.own : forms.shared, grid, p);
 }
 
 void add_any(Launches* launches, QuantizeParams p, bool own_scales, bool finds) {
@@ -169,9 +206,12 @@ cudaError_t launch_quantize(const QuantizeParams& params, const QuantizeCut& cut
     p.cell_value = some ? -0.0f : 1.0f;  // no magnitude yet, or the scale of nothing
     launches.add({quantize_cells_kernel, kQuantizeThreads, 0}, static_cast<uint64_t>(std::min(wanted, kMostBlocks)), p);
   }
-  if (p.held && p.batch > 0)
+  if (p.batch == 0) return launches.error();
+  if (const RotatedForms forms = rotated_of(p, cut); forms.blocks > 0)
+    add_rotated(&launches, forms, p, cut, finds);
+  else if (p.held)
     add_held(&launches, p, cut, finds);
-  else if (p.batch > 0)
+  else
     add_any(&launches, p, cut.own_scales, finds);
   return launches.error();
 }

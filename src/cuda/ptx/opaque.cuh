@@ -13,6 +13,10 @@ __device__ __forceinline__ int opaque(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
+__device__ __forceinline__ float opaque(float value) {
+  asm volatile("" : "+f"(value));
+  return value;
+}
 __device__ __forceinline__ unsigned long long opaque(unsigned long long value) {
   asm volatile("" : "+l"(value));
   return value;
