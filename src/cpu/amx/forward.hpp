@@ -16,10 +16,8 @@
 // scratch, K chunk, V chunk, units' Q, O, row_max and row_sum.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "cpu/amx/probabilities.hpp"
 #include "cpu/amx/products.hpp"
@@ -61,8 +59,8 @@ struct UnitStep {
   int64_t step = 0;
 };
 
-// Steps [begin, end) of a unit, whose P stands from `p` on and meets V together; they grow up to `last`, from `first` on
-// but for what went into O before. The first `stripes` pairs of O's stripes have them already.
+// Steps [begin, end) of a unit, whose P stands from `p` on and meets V together; they grow up to `last`, from `first`
+// but for those that went into O before. The first `stripes` pairs of O's stripes have them already.
 struct ValueSteps {
   Unit* unit = nullptr;
   int64_t begin = 0, end = 0, first = 0, last = 0;
@@ -222,8 +220,8 @@ class ForwardTask {
       Unit& unit = *now.unit;
       const UnitStep next = next_step(now, units, units + count, chunk);
       if (own_.unit == nullptr) {
-        const int64_t last = std::min(now.step + shape_.value_steps, steps_in(unit, chunk).end);
-        own_ = {&unit, now.step, now.step, now.step, last, memory_.p[p_parity], 0};
+        const int64_t most = now.step + shape_.value_steps, end = steps_in(unit, chunk).end;
+        own_ = {&unit, now.step, now.step, now.step, most < end ? most : end, memory_.p[p_parity], 0};
         p_parity ^= 1;
       }
       float* scores = memory_.scores[parity];
@@ -247,7 +245,10 @@ class ForwardTask {
       else
         pieces.add_sums(unit.statistics.row_sum);
       own_.end = now.step + 1;
-      if (own_.end == own_.last) ready_ = std::exchange(own_, {});
+      if (own_.end == own_.last) {
+        ready_ = own_;
+        own_ = {};
+      }
       now = next;
       ask_rows(1 + kChunkKeys / (count * kChunkSteps));
     }
@@ -317,8 +318,9 @@ class ForwardTask {
   int64_t score_product_count() const { return kStepKeys / 16 * (shape_.qk_padded / 32) * kPairs<kParts>; }
   int64_t value_product_count(const ValueSteps& steps, int64_t end) const {
     if (steps.stripes >= end) return 0;
-    const int64_t blocks = std::min(2 * end, shape_.v_padded / 16) - 2 * steps.stripes;
-    return blocks * (steps.end - steps.begin) * (kStepKeys / 32) * (kPairs<kParts> - kFirstOtherPair<kParts>);
+    const int64_t last = end == value_stripes() ? shape_.v_padded / 16 : 2 * end;
+    return (last - 2 * steps.stripes) * (steps.end - steps.begin) * (kStepKeys / 32) *
+           (kPairs<kParts> - kFirstOtherPair<kParts>);
   }
   // Pairs of O's stripes of 16 dims; the last may be one alone.
   int64_t value_stripes() const { return (shape_.v_padded + 31) / 32; }
@@ -326,7 +328,11 @@ class ForwardTask {
   int64_t pair_elements() const { return shape_.p_bytes == 0 ? kPairElements : 2 * kUnitRows; }
 
   // Registers 0 to 3 for the block of sums that goes to `to`.
-  BlockSums<Tiles> next_sums(float* to, const float* from) { return {tiles_, std::exchange(pending_, to), from}; }
+  BlockSums<Tiles> next_sums(float* to, const float* from) {
+    float* before = pending_;
+    pending_ = to;
+    return {tiles_, before, from};
+  }
   // Stores the sums that are still in registers.
   void store_pending() {
     if (pending_ == nullptr) return;

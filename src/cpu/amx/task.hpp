@@ -34,7 +34,7 @@ inline Shape make_shape(const core::Problem& problem, int64_t units) {
   shape.o_elements = shape.v_padded * kUnit;
   shape.units = units;
   shape.scores_bytes = 2 * kStep * kUnit * 4;
-  // 0.95 of the time of two steps at head dim 128, 1.15 of that of one at 64 (docs/notes/cpu.md).
+  // 0.92 of the time of one step at head dim 128, 1.19 of it at 64 (docs/notes/cpu.md).
   shape.value_steps = shape.parts == 1 && shape.v_padded > 64 ? kChunkKeys / kStep : 1;
   const bool in_scores = shape.parts == 1 && shape.value_steps == 1;
   shape.p_bytes = in_scores ? 0 : 2 * shape.value_steps * shape.parts * kStep * kUnit * 2;
