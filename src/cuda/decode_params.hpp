@@ -33,6 +33,7 @@ struct DecodeParams {
   bool general;          // softcap, bias, ALiBi or an unusual scale
   bool constant_scales;  // one of each head's keys and one of its values, or of a head in a sequence
   bool looks_up;         // lengths or places of sequences lie in memory
+  bool guesses;          // seqused_k is all that is looked up: read ahead of its time, and once more in time
   bool whole;            // dense sequences as long as the problem says, without a band
   // Of several splits: states [unit][split][row][dim], their statistics [unit][split][row] (base, sum), and a counter a
   // unit, all in the workspace, whose contents nobody has set. `run` names the launch: its low 16 bits are 0.

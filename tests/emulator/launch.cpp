@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "block.hpp"
@@ -57,6 +59,24 @@ void run_blocks(const Launch& launch, const Order& order, uint64_t seed, std::at
 }
 
 }  // namespace
+
+namespace {
+std::mutex before_mutex;
+std::function<void()> before;
+std::atomic<bool> has_before{false};
+}  // namespace
+
+void set_launch_before(std::function<void()> last) {
+  const std::lock_guard lock(before_mutex);
+  before = std::move(last);
+  has_before = true;
+}
+
+void end_launch_before() {
+  if (!has_before) return;
+  const std::lock_guard lock(before_mutex);
+  if (has_before.exchange(false)) before();
+}
 
 void set_seed(uint64_t seed) { next_seed() = seed; }
 

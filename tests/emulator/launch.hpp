@@ -25,6 +25,10 @@ uint64_t multiprocessors();
 // 12.0 has 99.
 size_t most_shared_bytes();
 
+// For tests of launches that overlap: what the one before does last. It is done once, when a thread first waits for it.
+void set_launch_before(std::function<void()> last);
+void end_launch_before();
+
 // The seed of the next launch of this process, for tests that go over orders.
 void set_seed(uint64_t seed);
 

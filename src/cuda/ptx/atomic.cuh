@@ -52,6 +52,12 @@ __device__ __forceinline__ unsigned long long load_relaxed(const unsigned long l
   return value;
 }
 
+__device__ __forceinline__ int32_t load_relaxed(const int32_t* address) {
+  int32_t value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
 // Adds 1 and returns what was there, after everything that this thread did or saw before; what those did that added
 // before is then seen. PTX ISA: atom.acq_rel.gpu.global.add.u64.
 __device__ __forceinline__ unsigned long long arrive(unsigned long long* address) {

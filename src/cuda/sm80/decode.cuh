@@ -81,7 +81,6 @@ __device__ __forceinline__ float run_tiles(const DecodeParams& p, const DecodeVi
   const uint32_t key_lane = Layout::lane_offset(lane % 16, lane / 16);
   const uint32_t value_lane = Config::kKeyBytes + Layout::lane_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 
-  source.look_up();
   QueryFragments<Config> q;
   float row_scale[kBlocks][2];
 #pragma unroll
@@ -163,15 +162,33 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   extern __shared__ __align__(128) char shared[];
   static_assert(sizeof(DecodeView) <= Config::kViewBytes);
   __shared__ DecodeView view;
-  // May begin while the launch before it still runs; a view that looks nothing up is made meanwhile.
-  if (threadIdx.x == 0) {
-    if (p.looks_up) ptx::wait_for_grids_before();
-    view_unit(p, blockIdx.x, Config::kTileRows * p.row_tiles, Config::kTileN, Config::kCacheBytes, view);
-  }
-  __syncthreads();
+  __shared__ bool stale;
+  const auto make_view = [&] {
+    if (threadIdx.x == 0)
+      view_unit(p, blockIdx.x, Config::kTileRows * p.row_tiles, Config::kTileN, Config::kCacheBytes, view);
+    __syncthreads();
+  };
+  // May begin while the launch before it still runs: a view that looks nothing up but lengths is made meanwhile.
+  if (p.looks_up && !p.guesses) ptx::wait_for_grids_before();
+  make_view();
   DecodeSource<Config> source(p, view, ptx::shared_address(shared) + threadIdx.x / 32 * Config::kWarpBytes);
+  source.begin();
+  source.prefetch();
   ptx::wait_for_grids_before();
   ptx::let_next_grid_begin();
+  int used = p.guesses && threadIdx.x == 0 ? ptx::load_relaxed(p.f.seqused_k + view.batch) : 0;
+  source.look_up();
+  if (p.guesses) {
+    used = ptx::opaque(used);  // or it is waited for before the entries are asked for
+    if (threadIdx.x == 0) stale = used != view.used;
+    __syncthreads();
+    // The launch before wrote another length.
+    if (stale) {
+      make_view();
+      source.begin();
+      source.look_up();
+    }
+  }
   if (view.first_row >= view.rows) return;
 
   float acc[Config::kHeadDim / 16][Config::kRowBlocks][4] = {};

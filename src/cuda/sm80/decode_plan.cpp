@@ -172,6 +172,12 @@ bool looks_up(const ForwardParams& f) {
          f.leftpad != nullptr || f.batch_idx != nullptr;
 }
 
+// Whether that is seqused_k alone.
+bool looks_up_used(const ForwardParams& f) {
+  return f.seqused_k != nullptr && f.cu_seqlens_q == nullptr && f.cu_seqlens_k == nullptr && f.seqused_q == nullptr &&
+         f.leftpad == nullptr && f.batch_idx == nullptr && f.cu_seqlens_new == nullptr;
+}
+
 // What other rows do better.
 Refusal refuse_rows(const Problem& p) {
   if (rows_of(p) > kMaxDecodeRows) return {"takes up to 64 rows", "seqlen_q * group", rows_of(p)};
@@ -258,6 +264,7 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
   params.state_rows = static_cast<int32_t>(state_rows(p, c));
   params.general = !is_plain(p);
   params.looks_up = looks_up(params.f);
+  params.guesses = looks_up_used(params.f);
   params.whole = !params.looks_up && params.f.page_size == 0 && !p.banded();
   if (c.splits > 1) {
     const Parts parts = parts_of(p, c);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "../ptx/load.cuh"
 #include "../ptx/opaque.cuh"
 #include "../tile/decode_unit.cuh"
 #include "../tile/layout.cuh"
@@ -35,19 +36,27 @@ struct DecodeSource {
   // Two blocks of rows leave no registers to keep it in, at d 256 nor for entries that are not needed yet.
   static constexpr bool kKept = Config::kRowBlocks == 1, kTwoTurns = Config::kHeadDim * Config::kRowBlocks < 512;
 
-  // `part`: the warp's of a stage. Reads no memory but the view.
+  // `part`: the warp's of a stage. begin() is to be called.
   __device__ __forceinline__ DecodeSource(const DecodeParams& params, const DecodeView& of, uint32_t part)
       : p(params), view(of) {
+    own = part + Layout::offset(own_row(), own_chunk());
+    if constexpr (kKept) own = ptx::opaque(static_cast<int>(own));
+  }
+  // Of the view as it is now.
+  __device__ __forceinline__ void begin() {
     scattered = p.f.page_size != 0 && (p.f.page_size | static_cast<int>(view.sequence.kv_row)) % Config::kWarpKeys != 0;
     if constexpr (kKept) {
       if (p.f.page_size == 0) place(static_cast<int>(view.tiles.begin));
     }
-    own = part + Layout::offset(own_row(), own_chunk());
-    if constexpr (kKept) own = ptx::opaque(static_cast<int>(own));
+  }
+  // What look_up() is going to read comes to L2. Reads nothing.
+  __device__ __forceinline__ void prefetch() const {
+    if (p.f.page_size != 0 && view.tiles.begin < view.tiles.end)
+      ptx::prefetch(entry_at(static_cast<int>(view.tiles.begin)));
   }
   // The first entries of a page table.
   __device__ __forceinline__ void look_up() {
-    if (p.f.page_size == 0) return;
+    if (p.f.page_size == 0 || view.tiles.begin >= view.tiles.end) return;
     const int begin = static_cast<int>(view.tiles.begin);
     entries = find(begin);
     if constexpr (kTwoTurns) next_entries = find(begin + turn());
@@ -147,12 +156,13 @@ struct DecodeSource {
   __device__ __forceinline__ uint32_t turn() const { return scattered ? 32 / Config::kWarpKeys : 32; }
 
   // The table's entry that the lane holds of the turn from `tile` on, as it is; past the end that of the last key.
-  __device__ __forceinline__ int find(int tile) const {
+  __device__ __forceinline__ int find(int tile) const { return *entry_at(tile); }
+  __device__ __forceinline__ const int32_t* entry_at(int tile) const {
     const int lane = threadIdx.x % 32, key = scattered ? lane % Config::kWarpKeys : 0;
     const uint32_t at = first_key(tile + (scattered ? lane / Config::kWarpKeys : lane)) + key;
     const uint32_t last = static_cast<uint32_t>(view.sequence.band.seqlen_k) - 1;
     const uint32_t position = static_cast<uint32_t>(view.sequence.kv_row) + (at < last ? at : last);
-    return view.sequence.pages[p.page_size.divide(position)];
+    return view.sequence.pages + p.page_size.divide(position);
   }
 
   // Page and slot of the lane's key of `tile`.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "../decode_params.hpp"
+#include "../ptx/atomic.cuh"
 #include "scheduler.cuh"
 #include "semantics.hpp"
 
@@ -20,10 +21,26 @@ struct DecodeView {
   uint32_t rows, first_row;  // rows of the key/value head in this sequence; the unit's first
   uint32_t batch, head_kv, unit;
   int32_t split;
+  int32_t used;  // what seqused_k held, where it is guessed
 };
 
+// What locate_sequence() makes of a sequence of which nothing but seqused_k is looked up, which holds `stored`.
+__device__ __forceinline__ void locate_used(const ForwardParams& p, uint32_t batch, int32_t stored,
+                                            SequenceView& view) {
+  locate_sequence<true>(p, batch, 0, view);
+  int64_t capacity = p.seqlen_k;
+  if (p.page_size != 0) {
+    view.kv_batch = 0;
+    view.pages = p.page_table + batch * p.page_table_stride;
+    capacity = clamp_to(capacity, 0, int64_t{p.max_pages} * p.page_size);
+  }
+  const int64_t used = clamp_to(clamp_to(stored, 0, capacity) + p.seqlen_new, 0, capacity);
+  view.band = core::make_band(p.seqlen_q, used, p.left, p.right, p.top_left);
+}
+
 // Neighbours in the grid are the row blocks of a head, which share its keys in L2, then the heads, whose rows lie
-// beside one another in memory, then the splits.
+// beside one another in memory, then the splits. Of all that is looked up, a launch before this one may still
+// write seqused_k where that is guessed, and nothing else.
 __device__ __forceinline__ void view_unit(const DecodeParams& p, uint32_t block, int block_rows, uint32_t tile_n,
                                           int cache_bytes, DecodeView& view) {
   const uint32_t rest = p.row_blocks.divide(block), row_block = block - rest * p.row_blocks.value;
@@ -36,6 +53,9 @@ __device__ __forceinline__ void view_unit(const DecodeParams& p, uint32_t block,
   SequenceView& sequence = view.sequence;
   if (p.whole) {
     locate_sequence<true>(p.f, view.batch, 0, sequence);
+  } else if (p.guesses) {
+    view.used = ptx::load_relaxed(p.f.seqused_k + view.batch);
+    locate_used(p.f, view.batch, view.used, sequence);
   } else {
     locate_sequence<false>(p.f, view.batch, 0, sequence);
   }

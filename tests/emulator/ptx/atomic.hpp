@@ -22,6 +22,7 @@ inline void reduce_add_release(int32_t* address, int32_t value) {
 inline unsigned long long load_relaxed(const unsigned long long* address) {
   return __atomic_load_n(address, __ATOMIC_RELAXED);
 }
+inline int32_t load_relaxed(const int32_t* address) { return __atomic_load_n(address, __ATOMIC_RELAXED); }
 inline unsigned long long arrive(unsigned long long* address) { return atomicAdd(address, 1ull); }
 inline uint32_t fetch_increment(uint32_t* address) { return atomicAdd(address, 1u); }
 inline int32_t load_acquire(const int32_t* address, TESSERA_WHERE) {
