@@ -29,13 +29,14 @@ int GpuCase::run(const std::string& kernel, tessera_status* status) {
   mirror.upload();
   const auto bytes = static_cast<size_t>(plan.launch.workspace_bytes);
   const baselines::DeviceBuffer workspace(set.problem.device, bytes);
-  constexpr size_t kCounterBytes = 256;  // at the workspace's end
-  const bool counts = std::string_view(plan.entry->name).ends_with(".decode");
-  const size_t poisoned = poison_workspace ? bytes : counts ? std::min(bytes, kCounterBytes) : 0;
+  constexpr size_t kCounterBytes = 256;
+  const std::string_view row = plan.entry->name;
+  const bool last = row.ends_with(".decode"), first = row.starts_with("cuda.sm90.forward");  // where counters lie
+  const size_t poisoned = poison_workspace ? bytes : last || first ? std::min(bytes, kCounterBytes) : 0;
   if (poisoned > 0) {
     const cuda::DeviceScope scope(set.problem.device);
-    auto* end = static_cast<std::byte*>(workspace.data()) + bytes;
-    expect_success(cudaMemset(end - poisoned, 0xff, poisoned), "cudaMemset");
+    auto* begin = static_cast<std::byte*>(workspace.data()) + (last ? bytes - poisoned : 0);
+    expect_success(cudaMemset(begin, 0xff, poisoned), "cudaMemset");
     expect_success(cudaDeviceSynchronize(), "cudaMemset");  // the run's stream may be another device's
   }
   const tessera_tensors tensors = mirror.translate(set.tensors);

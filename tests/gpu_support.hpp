@@ -31,8 +31,8 @@ struct GpuCase {
   core::Plan plan{};
   cudaStream_t stream = nullptr;
   core::KernelList baseline_rows = baselines::kernels();  // beside the library's
-  // False: left as it was allocated, for a checker of uninitialised reads; but for the counters of a decode row, which
-  // it looks at whatever they hold.
+  // False: left as it was allocated, for a checker of uninitialised reads; but for the counters of a decode row and the
+  // tickets of Hopper's forward rows, which they look at whatever they hold.
   bool poison_workspace = true;
 };
 
