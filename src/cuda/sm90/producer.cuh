@@ -232,7 +232,11 @@ struct Producer {
 
   __device__ __forceinline__ void run() {
     while (true) {
-      wait(control.view_found[views.stage], views.phase);
+      if constexpr (Control<Config>::kFindsFirst) {
+        wait(control.view_found[views.stage], views.phase);
+      } else {
+        wait(control.view_full[views.stage], views.phase);
+      }
       const TileView& view = control.views[views.stage];
       if (!view.valid) return;
       // An empty view has tiles [0, 0).

@@ -177,9 +177,9 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
       if (leads && piece.valid) write_fp8_view(p, view);
     }
     if (kOpens && step == 0) __syncthreads();
-    if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_found[views.stage]);
-    // The rest is found while the first tiles are on their way.
-    if constexpr (Config::kBytes == 2) {
+    // The rest is found while the first tiles are on their way; of e4m3 it is needed for them.
+    if constexpr (Control<Config>::kFindsFirst) {
+      if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_found[views.stage]);
       if (leads && piece.valid) {
         view_rows<Config>(p, piece, view);
         view_output(p, view);
