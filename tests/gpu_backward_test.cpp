@@ -161,6 +161,17 @@ INSTANTIATE_TEST_SUITE_P(Words, GpuBackwardHeads,
                                            HeadsCase{"sq200 sk270 d128", 2, 200 * 1024},
                                            HeadsCase{"sq270 sk270 d64 causal", 1, 270 * 512}));
 
+// Heads of which no query sees a key, between others and beyond the heads that preprocess would zero: their dq is 0.
+TEST(GpuBackwardUnseen, HeadsAmongOthers) {
+  TESSERA_NEEDS_GPU();
+  const core::DeviceInfo& device = *core::cuda_info(0, nullptr);
+  for (const char* text : {"sq130 d256 lens=130:0:0:130", "sq130 d128 lens=130:0:0:130", "sq130 sk0 d256"}) {
+    const int64_t heads = std::max<int64_t>(device.l2_bytes / 4 / (int64_t{130} * 2048), 1);
+    const std::string many = std::to_string(heads);
+    check_backward("bwd bf16 b4 hq" + many + " hkv" + many + " " + text);
+  }
+}
+
 // Every way in which d_bias shares an element, in each dtype it may have; what no key reaches is 0.
 TEST(GpuBackwardBias, EveryBroadcast) {
   TESSERA_NEEDS_GPU();

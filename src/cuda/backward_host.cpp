@@ -112,10 +112,12 @@ BackwardRows::BackwardRows(const Problem& p, const tessera_tensors& tensors, std
   params.f.schedule = {key_tiles, head_batches, heads};
   key_blocks = key_tiles * head_batches;
   // Two groups of heads ahead, so that no block waits, nor finds a head that others are at. Of packed sequences a head
-  // has no fixed number of key tiles. Persistent blocks were up to 4 % slower with it in
-  // a fixed order, and gained nothing by conversion.
+  // has no fixed number of key tiles, and a head of which no query sees a key (an empty sequence's) has no block that
+  // sees to its zeros. Persistent blocks were up to 4 % slower with it in a fixed order, and gained nothing by
+  // conversion.
   const bool persistent = workers > 0;
-  if (p.layout_q == TESSERA_PACKED || p.layout_kv == TESSERA_PACKED || head_batches <= 2 * heads ||
+  const bool some_unseen = p.seqlen_k == 0 || p.has(TESSERA_FLAG_SEQUSED_Q) || p.has(TESSERA_FLAG_SEQUSED_K);
+  if (p.layout_q == TESSERA_PACKED || p.layout_kv == TESSERA_PACKED || some_unseen || head_batches <= 2 * heads ||
       (persistent && params.turns != nullptr)) {
     params.progress = nullptr;
   }

@@ -14,9 +14,9 @@ namespace tessera::cuda {
 // Dtypes, head dims and features that no CUDA backward takes; counts and layouts that it does not take.
 core::Refusal refuse_backward(const core::Problem& p);
 
-// Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns. persistent: the main
-// kernel's blocks draw tickets, also where dq is added in any order. zeroes: it zeroes and
-// converts sums.
+// Where each piece of the workspace begins, and its size, for dq sums of `dq_dim` columns.
+// persistent: the main kernel's blocks draw tickets, also where dq is added in any order.
+// zeroes: it may zero and convert sums.
 struct BackwardWorkspace {
   int64_t lse, minus_delta, dq_sum, sink_sums, turns, ticket, progress, bytes;
 };

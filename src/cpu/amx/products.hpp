@@ -1,8 +1,8 @@
-// The two products of a step on the tile registers: S^T = K Q^T, 32 keys x 32 queries at a time, and O^T += V^T P^T, 16
+// The two products of a step on the tile registers: S^T = K Q^T, 32 keys x 32 queries at a time, and O^T += V^T P^T, 32
 // dims x 32 queries at a time. Loads and stores bound them before the products do (a load takes 8 cycles from L1 and 20
 // from L2, a store 16 and 60, a product 16), so that what a register holds is used at least twice.
-// Scores, and values of several parts: 0 to 3 the sums [stripe][query half], 4 and 5 K or V^T, 6 and 7 Q^T or P^T.
-// Values of one part: 0 and 1 the sums, 2 and 3 V^T, 4 to 7 all of the step's P^T.
+// Registers 0 to 3 are the sums [stripe][query half], 4 and 5 K or V^T, 6 and 7 Q^T or
+// P^T.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tessera::cpu::TESSERA_CPU_ISA {
 
-// The same for the last stripe of an odd number, of one part.
+// O^T's last stripe where their number is odd, of one part: 0 and 1 the sums, 4 V^T, 6 and 7 P^T.
 template <class Tiles, class Between>
 [[gnu::always_inline]] inline void multiply_stripe(Tiles& tiles, TileOperand v, TileOperand p, int64_t depth,
                                                    const Between& between) {

@@ -9,8 +9,8 @@
 
 namespace tessera::cuda::ptx {
 
-// Waits until the launches before this one have ended and what they wrote is seen. A kernel that is launched to overlap
-// touches no memory of others before it, and no block ends without it: who waits for this launch waits for those too.
+// Waits until the launches before have ended and what they wrote is seen. A kernel that overlaps them touches before it
+// what they do not write or it reads again, and no block ends without it: who waits for this one waits for those too.
 // PTX ISA: griddepcontrol.wait.
 __device__ __forceinline__ void wait_for_grids_before() {
 #if __CUDA_ARCH__ >= 900

@@ -83,8 +83,8 @@ struct Control {
   uint64_t v_full[Config::kValueStages], v_empty[Config::kValueStages];
   using View = std::conditional_t<Config::kBytes == 2, RowView, TileView>;
   View views[kViews];
-  // What the producer reads of a view is there, which is all of it but what RowView adds. Behind all else and unused for
-  // e4m3: four barriers more in front of its others had the products of d 256 serialised (C7511).
+  // What the producer reads of a view is there, which is all of it but what RowView adds. Behind all else, and unused
+  // for e4m3: four barriers more in front of its others had the products of d 256 serialised (C7511).
   static constexpr bool kFindsFirst = Config::kBytes == 2;
   uint64_t view_found[kFindsFirst ? kViews : 1];
 

@@ -20,7 +20,7 @@ struct Fp8Shape {
   static constexpr bool kProduces = true, kDense = false;
   static constexpr bool kChains = kQueryStages > 1;  // a block's tiles follow one another (Fp8Consumer::run_pieces)
   // The softmax of a step runs beside the product of the one before. Else p v is over before the scores come, which
-  // then have the registers of p: that makes 128 keys a step of 96 at d 64.
+  // then have the registers of p, which leaves room for 128 keys a step at d 64.
   static constexpr bool kOverlaps = kChains && kGroups < 3;
   static constexpr bool kTurns = !kOverlaps;  // warpgroups take turns at the tensor cores; at d 128 that cost 1 to 3 %
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
