@@ -42,8 +42,8 @@ struct BackwardParams {
   float* sink_sums;
   int32_t* turns;    // [heads_q][scratch_rows / kTurnRows]: key tiles added to dq; null: in any order
   uint32_t* ticket;  // key tiles taken, with turns or persistent blocks
-  // [batch][heads_kv]; null: preprocess zeroes and postprocess converts all of dq's sums. Else, each head seen by a query,
-  // the main kernel zeroes those of heads from heads_ahead on and, if it `converts`, writes dq of heads that are done.
+  // [batch][heads_kv]; null: preprocess zeroes and postprocess converts all of dq's sums. Else every head is seen by
+  // queries; the main kernel zeroes those from heads_ahead on and, if it `converts`, writes dq of heads that are done.
   HeadProgress* progress;
   int64_t scratch_rows;
   int32_t batch, heads_kv, heads_ahead;
