@@ -47,12 +47,14 @@ prepare_build() {
   fi
 }
 
-# build_preset PRESET: configures and builds, with the whole log shown only when it fails.
+# build_preset PRESET: configures and builds, with the whole log shown only when it fails. TESSERA_WERROR=ON, as in
+# CI, makes warnings errors.
 build_preset() {
   local preset=$1 log
   log=build/$preset.log
   mkdir -p build
-  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log"; fail "configuring preset $preset failed"; }
+  cmake --preset "$preset" -DTESSERA_WERROR="${TESSERA_WERROR:-OFF}" >"$log" 2>&1 ||
+    { cat "$log"; fail "configuring preset $preset failed"; }
   grep -F 'tessera:' "$log" || true
   cmake --build --preset "$preset" -j "$(nproc)" >>"$log" 2>&1 ||
     { tail -n 200 "$log"; fail "building preset $preset failed"; }

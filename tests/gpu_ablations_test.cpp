@@ -32,8 +32,9 @@ TEST_P(GpuAblations, MatchesTheJudge) {
     ASSERT_EQ(code, TESSERA_OK) << status.message;
     EXPECT_STREQ(gpu.plan.entry->name, row.name);
     if (kEmulated && operands.problem.seqlen_k > 2048 && operands.problem.head_dim_qk == 64 &&
-        std::strstr(row.name, "sm90") != nullptr)
+        std::strstr(row.name, "sm90") != nullptr) {
       EXPECT_EQ(gpu.plan.launch.tile_m, 192) << "not the wide tiles";
+    }
     ++ran;
     for (const auto& one : baselines::compare(gpu.plan.problem, gpu.set.tensors, &judged.exact, &judged.naive)) {
       EXPECT_TRUE(one.passed) << one.tensor << " errs by " << one.max_abs_error << ", allowed " << one.tolerance;

@@ -195,7 +195,7 @@ __device__ __forceinline__ OwnedRow own_row(const int32_t* cu, uint32_t index, c
     return {b, index - b * longest.value};
   }
   const int64_t t = int64_t{index} - cu[sequence];
-  if (t < 0 || index >= cu[sequence + 1] || t >= longest.value) return {-1, 0};
+  if (t < 0 || int64_t{index} >= cu[sequence + 1] || t >= longest.value) return {-1, 0};
   return {sequence, t};
 }
 

@@ -318,13 +318,14 @@ struct Fp8Consumer {
       if (!Config::kOverlaps) accumulate(product, acc, rows, rows.correction);
       const bool special = find_special(rows);
       finish_scores<Config::kOverlaps ? 1 : 0>(scores);
-      const float correction[2] = {rows.correction[0], rows.correction[1]};
+      [[maybe_unused]] const float correction[2] = {rows.correction[0], rows.correction[1]};
       const Fp8Exponents with = score_tile<kMasked>(scores, rows, tile, special);
       if (Config::kOverlaps) finish_product(product);
-      constexpr int kBlocks = Config::kValueRows / 8, kChunks = Config::kTileN / 8 / kChunk;
       exponentiate<kChunk>(
-          scores, with, [&](int chunk, const float(&first)[2]) __attribute__((always_inline)) {
+          scores, with,
+          [&]([[maybe_unused]] int chunk, [[maybe_unused]] const float(&first)[2]) __attribute__((always_inline)) {
             if constexpr (Config::kOverlaps) {
+              constexpr int kBlocks = Config::kValueRows / 8, kChunks = Config::kTileN / 8 / kChunk;
               const float own[2] = {behind(first[0], correction[0]), behind(first[1], correction[1])};
               accumulate(product, acc, rows, own, kBlocks * chunk / kChunks, kBlocks * (chunk + 1) / kChunks);
             }
@@ -395,11 +396,11 @@ struct Fp8Consumer {
 
   __device__ __forceinline__ const TileView& view() const { return control.views[views.stage]; }
   __device__ __forceinline__ Tiles find_tiles(const TileView& view) const {
-    const core::TileRange& tiles = view.tiles;
-    Tiles out{uniform(static_cast<int>(tiles.begin)),
-              uniform(static_cast<int>(tiles.end)),
-              uniform(static_cast<int>(tiles.unmasked_begin)),
-              uniform(static_cast<int>(tiles.unmasked_end)),
+    const core::TileRange& keys = view.tiles;
+    Tiles out{uniform(static_cast<int>(keys.begin)),
+              uniform(static_cast<int>(keys.end)),
+              uniform(static_cast<int>(keys.unmasked_begin)),
+              uniform(static_cast<int>(keys.unmasked_end)),
               false,
               0};
     if constexpr (kTrims) {

@@ -106,7 +106,7 @@ struct Producer {
       return;
     }
     if (threadIdx.x == 0) expect_tile<kColumns, kLanes>(full);
-    if (threadIdx.x < Config::kTileN / p.kv_box_rows) {
+    if (static_cast<int>(threadIdx.x) < Config::kTileN / p.kv_box_rows) {
       const int box = static_cast<int>(threadIdx.x) * p.kv_box_rows;
       const int slot = static_cast<int>(view.sequence.kv_row) + tile * Config::kTileN + box;
       const int entry = slot / p.forward.page_size;

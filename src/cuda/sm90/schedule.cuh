@@ -28,7 +28,7 @@ __device__ __forceinline__ Piece find_packed(const Params& p, uint32_t index, Pa
     const uint32_t own = tiles * p.packs;
     uint32_t sum = own;
 #pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
+    for (uint32_t distance = 1; distance < 32; distance *= 2) {
       const uint32_t below = __shfl_up_sync(0xffffffffu, sum, distance);
       if (lane >= distance) sum += below;
     }
@@ -76,8 +76,7 @@ __device__ __forceinline__ void view_whole(const Params& p, uint32_t batch, uint
 
 // What a consumer of 16-bit elements has of a view beside where its keys lie.
 template <class Config>
-__device__ __forceinline__ void view_rows(const Params& p, const Piece& piece, RowView& view) {
-  const ForwardParams& f = p.forward;
+__device__ __forceinline__ void view_rows(const Params& p, RowView& view) {
   const SequenceView& s = view.sequence;
   constexpr int64_t kFar = (int64_t{1} << 31) - 1;
   const int64_t diagonal = s.band.diagonal(view.first_row);
@@ -181,7 +180,7 @@ __device__ __forceinline__ void schedule_tiles(const Params& p, Control<Config>&
     if constexpr (Control<Config>::kFindsFirst) {
       if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_found[views.stage]);
       if (leads && piece.valid) {
-        view_rows<Config>(p, piece, view);
+        view_rows<Config>(p, view);
         view_output(p, view);
       }
     }
