@@ -1,4 +1,5 @@
 // The probe's loops for avx2.
+#if defined(__x86_64__)
 namespace tessera::cli {
 namespace {
 constexpr int kVectorBytes = 32, kChains = 12;
@@ -9,8 +10,7 @@ constexpr int kVectorBytes = 32, kChains = 12;
 
 namespace tessera::cli {
 
-#if defined(__x86_64__)
 const ProbeLoops kProbeAvx2 = {"avx2", fma_loop<float>, fma_loop<double>, read_loop};
-#endif
 
 }  // namespace tessera::cli
+#endif

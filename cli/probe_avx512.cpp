@@ -1,4 +1,5 @@
 // The probe's loops for avx512.
+#if defined(__x86_64__)
 namespace tessera::cli {
 namespace {
 constexpr int kVectorBytes = 64, kChains = 16;
@@ -9,8 +10,7 @@ constexpr int kVectorBytes = 64, kChains = 16;
 
 namespace tessera::cli {
 
-#if defined(__x86_64__)
 const ProbeLoops kProbeAvx512 = {"avx512", fma_loop<float>, fma_loop<double>, read_loop};
-#endif
 
 }  // namespace tessera::cli
+#endif
