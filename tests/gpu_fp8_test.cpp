@@ -279,6 +279,34 @@ TEST(GpuFp8Exact, FarScores) {
   }
 }
 
+// Scores that rise or fall by `step` from key tile to key tile, from below zero in half of the heads: a row's base
+// stays over some tiles and changes at others, and in one warp some rows' do while others' stay.
+TEST(GpuFp8Exact, BasesThatStayOrChange) {
+  TESSERA_NEEDS_FP8();
+  for (const char* words : {"d64", "d64 causal", "d128", "d128 causal window=300,0", "d256"}) {
+    for (const double step : {0.5, 2.0, 4.0, 13.0}) {
+      SCOPED_TRACE(std::string(words) + ", step " + std::to_string(step));
+      auto set = operands_of("fwd e4m3 b1 hq2 sq140 sk900 scale=1 " + std::string(words) + " cuda");
+      const tessera_tensors& t = set.tensors;
+      for (const float* scale : {t.q_scale, t.k_scale}) *const_cast<float*>(scale) = 1.0f;
+      const int64_t dim = set.problem.head_dim_qk;
+      const auto store = [&](const void* base, int64_t row, int64_t head, double first, double second) {
+        for (int64_t c = 0; c < dim; ++c)
+          baselines::store_element(TESSERA_E4M3, const_cast<void*>(base), (row * 2 + head) * dim + c,
+                                   c == 0 ? first : (c == 1 ? second : 0.0));
+      };
+      for (int64_t head = 0; head < 2; ++head) {
+        for (int64_t i = 0; i < 140; ++i) store(t.q, i, head, i % 3 == 0 ? -1 : 1, i % 2 == 0 ? 0.5 : 0.0);
+        for (int64_t j = 0; j < 900; ++j) {
+          const double level = step * static_cast<double>(j / 128) - (head == 0 ? 0.0 : 40.0);
+          store(t.k, j, head, level, static_cast<double>(j % 9) / 4 - 1);
+        }
+      }
+      check_close(std::move(set));
+    }
+  }
+}
+
 // A NaN in q reaches its own row only; one in k only rows that keep it.
 TEST(GpuFp8Exact, NaNsStayWhereTheyAre) {
   TESSERA_NEEDS_FP8();

@@ -22,6 +22,11 @@ struct Fp8Shape {
   // The softmax of a step runs beside the product of the one before. Else p v is over before the scores come, which
   // then have the registers of p, which leaves room for 128 keys a step at d 64.
   static constexpr bool kOverlaps = kChains && kGroups < 3;
+  // A row's base stays from key tile to key tile as long as no probability exceeds e4m3, so that the exponentials need
+  // not wait for the row's largest score. At d 256 the branch behind has the assembler serialise the products.
+  static constexpr bool kLazy = kChains;
+  // Probabilities are times 2^kShift. e4m3 ends at 448: a base that stays needs room above.
+  static constexpr int kShift = kLazy ? 5 : 8;
   static constexpr bool kTurns = !kOverlaps;  // warpgroups take turns at the tensor cores; at d 128 that cost 1 to 3 %
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   // Bytes of a row of Q, K and V that lie together, swizzled.

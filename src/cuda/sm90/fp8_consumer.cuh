@@ -104,20 +104,44 @@ struct Fp8Consumer {
     }
   }
 
-  // Of the rows of V^T from kFirst on, the last eight those of ones; blocks [begin, end) of them.
-  template <int kFirst = 0, int kBlocks>
+  // Of the rows of V^T from kFirst on, the last eight those of ones.
+  template <int kFirst, int kBlocks>
   __device__ __forceinline__ static void accumulate(const float (&product)[kBlocks][4], Accumulators& acc,
-                                                    Fp8Rows& rows, const float (&correction)[2], int begin = 0,
-                                                    int end = kBlocks) {
+                                                    Fp8Rows& rows) {
 #pragma unroll
-    for (int n = begin; n < end; ++n) {
+    for (int n = 0; n < kBlocks; ++n) {
       const int block = kFirst / 8 + n;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if (block < Config::kDimV / 8) {
-          acc[block][e] = fmaf(acc[block][e], correction[e / 2], product[n][e]);
+          acc[block][e] = fmaf(acc[block][e], rows.correction[e / 2], product[n][e]);
         } else if (e % 2 == 0) {
-          rows.row_sum[e / 2] = fmaf(rows.row_sum[e / 2], correction[e / 2], product[n][e]);
+          rows.row_sum[e / 2] = fmaf(rows.row_sum[e / 2], rows.correction[e / 2], product[n][e]);
+        }
+      }
+    }
+  }
+  // Adds p v of a tile, of rows whose bases stay; with a factor where they changed behind it.
+  __device__ __forceinline__ static void add_product(const Product& product, Accumulators& acc, Fp8Rows& rows) {
+    constexpr int kBlocks = Config::kDimV / 8;
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[n][e] += product[n][e];
+    }
+    rows.row_sum[0] += product[kBlocks][0];
+    rows.row_sum[1] += product[kBlocks][2];
+  }
+  __device__ __forceinline__ static void add_product(const Product& product, Accumulators& acc, Fp8Rows& rows,
+                                                     const float (&factor)[2], int begin, int end) {
+#pragma unroll
+    for (int n = begin; n < end; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (n < Config::kDimV / 8) {
+          acc[n][e] = fmaf(product[n][e], factor[e / 2], acc[n][e]);
+        } else if (e % 2 == 0) {
+          rows.row_sum[e / 2] = fmaf(product[n][e], factor[e / 2], rows.row_sum[e / 2]);
         }
       }
     }
@@ -171,11 +195,6 @@ struct Fp8Consumer {
     return odd;
   }
 
-  // Whether the warp has odd scales, or a row whose maximum is negative so far: asked before the scores are waited for.
-  __device__ __forceinline__ bool find_special(const Fp8Rows& rows) const {
-    return __any_sync(0xffffffffu,
-                      (__float_as_int(rows.row_max[0]) | __float_as_int(rows.row_max[1]) | notes().odd) < 0);
-  }
   __device__ __forceinline__ void multiply_odd(Scores& scores) const {
     const Fp8Notes& own = notes();
     if (__any_sync(0xffffffffu, own.odd < 0)) {
@@ -203,19 +222,6 @@ struct Fp8Consumer {
         keep_columns(scores, half, own.keys_begin + row - key, end - key);
       }
     }
-  }
-
-  // How the scores of one tile become exponents. Odd scales multiply them first, so that what is masked stays masked.
-  template <bool kMasked>
-  __device__ __forceinline__ Fp8Exponents score_tile(Scores& scores, Fp8Rows& rows, int tile, bool special) const {
-    const Fp8Notes& own = notes();
-    if (kMasked && special) multiply_odd(scores);
-    if constexpr (kMasked) mask(scores, tile);
-    const float scale[2] = {own.scale[0], own.scale[1]};
-    return find_exponents<true>(
-        scores, rows, scale, special, [&]() __attribute__((always_inline)) {
-          if (!kMasked) multiply_odd(scores);
-        });
   }
 
   // Tiles [begin, end) of a view, of which [unmasked_begin, unmasked_end) need no mask.
@@ -292,8 +298,42 @@ struct Fp8Consumer {
     if (!Config::kChains || odd) multiply_odd(scores);  // at d 256 the flag makes the assembler serialise (C7511)
     if (keys.begin < keys.unmasked_begin || keys.begin >= keys.unmasked_end) mask(scores, keys.begin);
     const float scale[2] = {notes().scale[0], notes().scale[1]};
-    const Fp8Exponents with = find_exponents<false>(scores, rows, scale, true, []() {});
+    const Fp8Exponents with = find_exponents<Config::kShift>(scores, rows, scale);
+    if (Config::kLazy) note_shifts<Config::kShift>(notes(), rows);
     exponentiate<kChunk>(scores, with, [](int, const float(&)[2]) {});
+    pack_probs(scores, probs);
+  }
+
+  // Scores of a view's later tile to probabilities; `product`, p v of the tile before, goes to acc: at once, or where
+  // they overlap between the exponentials, relative to the base that was.
+  template <bool kMasked>
+  __device__ __forceinline__ void advance_rows(Scores& scores, Product& product, int tile, Accumulators& acc,
+                                               Fp8Rows& rows, Probs& probs) {
+    if (!Config::kOverlaps) add_product(product, acc, rows);
+    const Fp8Notes& own = notes();
+    Fp8Exponents with{{own.scale[0], own.scale[1]}, {own.shift[0], own.shift[1]}};
+    const bool odd = kMasked && __any_sync(0xffffffffu, own.odd < 0);
+    finish_scores<Config::kOverlaps ? 1 : 0>(scores);
+    // Before the mask, so that what is masked stays so.
+    if (odd) multiply_odd(scores);
+    if constexpr (kMasked) mask(scores, tile);
+    float correction[2] = {1.0f, 1.0f};
+    if (exceeds(scores, with)) [[unlikely]] {
+      if (!kMasked) multiply_odd(scores);
+      change_bases<Config::kShift>(scores, rows, acc, notes(), with);
+      correction[0] = rows.correction[0];
+      correction[1] = rows.correction[1];
+    }
+    if (Config::kOverlaps) finish_product(product);
+    exponentiate<kChunk>(
+        scores,
+        with, [&]([[maybe_unused]] int chunk, [[maybe_unused]] const float(&first)[2]) __attribute__((always_inline)) {
+          if constexpr (Config::kOverlaps) {
+            constexpr int kBlocks = Config::kValueRows / 8, kChunks = Config::kTileN / 8 / kChunk;
+            const float factor[2] = {behind(first[0], correction[0]), behind(first[1], correction[1])};
+            add_product(product, acc, rows, factor, kBlocks * chunk / kChunks, kBlocks * (chunk + 1) / kChunks);
+          }
+        });
     pack_probs(scores, probs);
   }
   __device__ __forceinline__ void release_values() {
@@ -315,22 +355,7 @@ struct Fp8Consumer {
 
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
       issue<false>(scores, product, probs);
-      if (!Config::kOverlaps) accumulate(product, acc, rows, rows.correction);
-      const bool special = find_special(rows);
-      finish_scores<Config::kOverlaps ? 1 : 0>(scores);
-      [[maybe_unused]] const float correction[2] = {rows.correction[0], rows.correction[1]};
-      const Fp8Exponents with = score_tile<kMasked>(scores, rows, tile, special);
-      if (Config::kOverlaps) finish_product(product);
-      exponentiate<kChunk>(
-          scores, with,
-          [&]([[maybe_unused]] int chunk, [[maybe_unused]] const float(&first)[2]) __attribute__((always_inline)) {
-            if constexpr (Config::kOverlaps) {
-              constexpr int kBlocks = Config::kValueRows / 8, kChunks = Config::kTileN / 8 / kChunk;
-              const float own[2] = {behind(first[0], correction[0]), behind(first[1], correction[1])};
-              accumulate(product, acc, rows, own, kBlocks * chunk / kChunks, kBlocks * (chunk + 1) / kChunks);
-            }
-          });
-      pack_probs(scores, probs);
+      advance_rows<kMasked>(scores, product, tile, acc, rows, probs);
     };
     while (true) {
       for_each_next(keys, advance);
@@ -355,7 +380,7 @@ struct Fp8Consumer {
       odd = take_notes<true>(next_view);
       if (Config::kOverlaps) finish_product<1>(product);
       if (rests) leave_value();
-      accumulate(product, acc, rows, rows.correction);
+      add_product(product, acc, rows);
       finish_piece(acc, rows);
       noted ^= 1;
       clear(acc, rows);
@@ -369,7 +394,7 @@ struct Fp8Consumer {
     ptx::wgmma_commit();
     finish_product(product);
     if (kTrims && keys.rests) leave_value();
-    accumulate(product, acc, rows, rows.correction);
+    add_product(product, acc, rows);
   }
 
   // A tile that is the other warpgroups' alone: our turn at it passes, its stages are left unread.
@@ -432,7 +457,7 @@ struct Fp8Consumer {
   // Stores the rows of the current view and leaves it.
   __device__ __forceinline__ void finish_piece(Accumulators& acc, const Fp8Rows& rows) {
     const float scale[2] = {notes().scale[0], notes().scale[1]};
-    fp8_epilogue(p, view(), place_fp8_rows(p, view(), first_row()), acc, rows, scale);
+    fp8_epilogue(p, view(), place_fp8_rows(p, view(), first_row()), acc, rows, scale, 1.0f / (1 << Config::kShift));
     __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
     release(&control.view_empty[views.stage]);
     views.advance();

@@ -45,23 +45,23 @@ struct Fp8Ends {
   bool empty[2];  // o is +0, whatever the accumulators hold
 };
 
-// Completes the rows of a warp and writes lse.
+// Completes the rows of a warp and writes lse. prob_unit: 2^-kShift of the shape.
 __device__ __forceinline__ Fp8Ends end_fp8_rows(const Params& params, const TileView& view, const Fp8Places& places,
-                                                const Fp8Rows& rows, const float (&scale)[2]) {
+                                                const Fp8Rows& rows, const float (&scale)[2], float prob_unit) {
   const ForwardParams& p = params.forward;
   const SequenceView& s = view.sequence;
   Fp8Ends out;
   const bool second = ends_second();
   const auto mine = [second](auto a, auto b) { return second ? b : a; };
-  const float sum = mine(rows.row_sum[0], rows.row_sum[1]) * kProbUnit;
+  const float sum = mine(rows.row_sum[0], rows.row_sum[1]) * prob_unit;
   const OutputRow row{view.first_row + places.row, view.split, view.head + places.head};
   const RowEnd end = end_row(p, s, row, mine(rows.row_max[0], rows.row_max[1]), sum, mine(scale[0], scale[1]));
   const float other = __shfl_xor_sync(0xffffffffu, end.factor, 1);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float factor = (half != 0) == second ? end.factor : other;
-    out.unit[half] = factor * kProbUnit * view.v_scale;
-    out.weight[half] = factor * (rows.row_sum[half] * kProbUnit);
+    out.unit[half] = factor * prob_unit * view.v_scale;
+    out.weight[half] = factor * (rows.row_sum[half] * prob_unit);
     out.empty[half] = factor == 0.0f;
   }
   // By lane 0 of the first row and lane 1 of the second.
@@ -116,9 +116,10 @@ __device__ __forceinline__ void store_fp8_rows(const float* mean, const Fp8Place
 // Rows that are +0 are made so in `acc`.
 template <int kColumns>
 __device__ __forceinline__ void fp8_epilogue(const Params& params, const TileView& view, const Fp8Places& places,
-                                             float (&acc)[kColumns][4], const Fp8Rows& rows, const float (&scale)[2]) {
+                                             float (&acc)[kColumns][4], const Fp8Rows& rows, const float (&scale)[2],
+                                             float prob_unit) {
   const ForwardParams& p = params.forward;
-  Fp8Ends ends = end_fp8_rows(params, view, places, rows, scale);
+  Fp8Ends ends = end_fp8_rows(params, view, places, rows, scale, prob_unit);
   const float* mean = params.fp8.v_mean;
   if (mean != nullptr) mean += key_batch(p, view) * params.fp8.v_mean_stride + int64_t{view.head_kv} * p.head_dim_v;
   if (__any_sync(0xffffffffu, ends.empty[0] || ends.empty[1])) [[unlikely]] {

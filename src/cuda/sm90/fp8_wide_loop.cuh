@@ -45,7 +45,7 @@ struct Fp8WideLoop {
   __device__ __forceinline__ void add(float (&part)[kBlocks][4]) const {
     ptx::wgmma_wait<kLater>();
     ptx::pin(part);
-    c.template accumulate<kFirst>(part, acc, rows, rows.correction);
+    c.template accumulate<kFirst>(part, acc, rows);
   }
   // p v of the current stage, but for the last piece, which is under way in the lower part.
   __device__ __forceinline__ void multiply_most(Parts& parts, const Probs& probs) const {
@@ -90,7 +90,7 @@ struct Fp8WideLoop {
       c.multiply_odd(scores(parts));
       if constexpr (kMasked) c.mask(scores(parts), tile);
       const float scale[2] = {c.notes().scale[0], c.notes().scale[1]};
-      const Fp8Exponents with = find_exponents<false>(scores(parts), rows, scale, true, []() {});
+      const Fp8Exponents with = find_exponents<Config::kShift>(scores(parts), rows, scale);
       exponentiate<Consumer::kChunk, false>(scores(parts), with, [](int, const float(&)[2]) {});
       c.pack_probs(scores(parts), probs);
     };
