@@ -27,10 +27,10 @@ ALLOWED_BYTES = {
     # Hopper's backward: the warps beside the consumers have 24 registers. Up to d 128 the producer finds the block's
     # key tiles, once each; past that sixteen hold what a warp converts to dq, a few loads and stores every 2 KB. The
     # consumers spill nothing.
-    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 116,
-    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
-    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 116,
-    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 116,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 140,
+    "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 140,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi64ELNS0_9ScoreKindE0E": 140,
+    "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi128ELNS0_9ScoreKindE0E": 140,
     "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi192E": 32,
     "sm9015backward_kernelINS0_4Bf16ENS1_14BackwardConfigILi256E": 32,
     "sm9015backward_kernelINS0_3F16ENS1_14BackwardConfigILi192E": 32,

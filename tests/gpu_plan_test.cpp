@@ -165,7 +165,8 @@ TEST(CudaPlan, BackwardTakesTheTilesThatFit) {
 }
 
 // Heads of a backward go together as far as they fit a quarter of L2. Under a band, where a head's first key tiles
-// weigh most, a wave of blocks is the least: else the last head's start when the others are nearly done.
+// weigh most, a wave of blocks is the least: else the last head's start when the others are nearly done. In a fixed
+// order eight wait less for each other, and two waves where blocks walk through the heads of a group.
 TEST(CudaPlan, BackwardKeepsAWaveTogether) {
   const struct {
     const char* text;
@@ -173,7 +174,13 @@ TEST(CudaPlan, BackwardKeepsAWaveTogether) {
   } cases[] = {
       {"bwd bf16 b4 hq64 hkv8 sq4096 d128", 1},
       {"bwd bf16 b4 hq64 hkv8 sq4096 d128 causal", 132 / 32},
-      {"bwd bf16 b4 hq64 hkv8 sq4096 d128 causal deterministic", 1},
+      {"bwd bf16 b4 hq64 hkv8 sq4096 d128 deterministic", 8},
+      {"bwd bf16 b4 hq64 hkv8 sq4096 d128 causal deterministic", 2 * 132 / 32},
+      {"bwd bf16 b5 hq64 hkv8 sq4096 d128 causal deterministic", 8},
+      {"bwd bf16 b3 hq8 hkv2 sq8192 d256 causal deterministic", 2},
+      {"bwd bf16 b4 hq64 hkv8 sq4096 d128 window=512,0 deterministic", 1},
+      {"bwd bf16 b4 hq64 hkv8 sq4096 d128 packed causal deterministic", 1},
+      {"bwd bf16 b4 hq16 hkv16 sq4096 d128 causal deterministic", 6},
       {"bwd bf16 b2 hq16 sq8192 d128 causal", 132 / 64},
       {"bwd bf16 b1 hq16 sq65536 d128 causal", 1},
       {"bwd bf16 b1 hq2 sq128 d128 causal", 2},

@@ -103,25 +103,29 @@ static BackwardParams make_backward_params(const Problem& p, const tessera_tenso
 }
 
 BackwardRows::BackwardRows(const Problem& p, const tessera_tensors& tensors, std::byte* workspace,
-                           const DqSums& dq_sums, int32_t tile_n, int32_t group, int32_t workers, bool zeroes)
+                           const DqSums& dq_sums, int32_t tile_n, const HeadOrder& order, int32_t workers, bool zeroes)
     : params(make_backward_params(p, tensors, workspace, dq_sums.dim, workers > 0, zeroes)),
       sums(dq_sums),
       bf16(p.q.dtype == TESSERA_BF16) {
-  const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_kv), heads = static_cast<uint32_t>(group);
+  const auto head_batches = static_cast<uint32_t>(p.batch * p.heads_kv);
+  const auto descending = static_cast<uint32_t>(order.descending);
   const auto key_tiles = static_cast<uint32_t>((p.seqlen_k + tile_n - 1) / tile_n);
-  params.f.schedule = {key_tiles, head_batches, heads};
+  params.f.schedule = {key_tiles, head_batches - descending, static_cast<uint32_t>(order.together)};
+  params.descending = {key_tiles, descending, static_cast<uint32_t>(order.descending_together)};
   key_blocks = key_tiles * head_batches;
   // Two groups of heads ahead, so that no block waits, nor finds a head that others are at. Of packed sequences a head
   // has no fixed number of key tiles, and a head of which no query sees a key (an empty sequence's) has no block that
   // sees to its zeros. Persistent blocks were up to 4 % slower with it in a fixed order, and gained nothing by
   // conversion.
+  const uint32_t ascending_group = descending < head_batches ? order.together : 0;
+  const uint32_t heads_ahead = 2 * std::max<uint32_t>(ascending_group, descending > 0 ? order.descending_together : 0);
   const bool persistent = workers > 0;
   const bool some_unseen = p.seqlen_k == 0 || p.has(TESSERA_FLAG_SEQUSED_Q) || p.has(TESSERA_FLAG_SEQUSED_K);
-  if (p.layout_q == TESSERA_PACKED || p.layout_kv == TESSERA_PACKED || some_unseen || head_batches <= 2 * heads ||
+  if (p.layout_q == TESSERA_PACKED || p.layout_kv == TESSERA_PACKED || some_unseen || head_batches <= heads_ahead ||
       (persistent && params.turns != nullptr)) {
     params.progress = nullptr;
   }
-  params.heads_ahead = 2 * group;
+  params.heads_ahead = static_cast<int32_t>(heads_ahead);
   params.converts = params.progress != nullptr && !persistent && params.turns == nullptr && !params.dq_is_float &&
                     p.group * p.seqlen_q >= kConvertedRows;
   row_blocks = static_cast<uint32_t>(p.batch * p.heads_q) * static_cast<uint32_t>(params.row_tiles);
@@ -145,7 +149,13 @@ cudaError_t BackwardRows::finish(cudaStream_t stream) const {
   return error;
 }
 
-const char* backward_schedule(const Problem& p, bool persistent) {
+const char* backward_schedule(const Problem& p, bool persistent, bool descends) {
+  if (descends) {
+    return persistent ? "persistent blocks, tickets, first keys and last queries first; dq is added in the order of "
+                        "the tickets"
+                      : "one block a key tile, first keys and last queries first; dq is added in the order in which "
+                        "blocks start";
+  }
   if (p.has(TESSERA_FLAG_DETERMINISTIC)) {
     return persistent ? "persistent blocks, tickets, last keys first; dq is added in the order of the tickets"
                       : "one block a key tile, last keys first; dq is added in the order in which blocks start";
@@ -187,6 +197,28 @@ int32_t heads_together_backward(const Problem& p, const core::DeviceInfo& device
   if (p.banded() && !ordered)
     together = std::max(together, device.units / std::max<int64_t>((p.seqlen_k + tile_n - 1) / tile_n, 1));
   return static_cast<int32_t>(clamp_to(together, 1, heads));
+}
+
+HeadOrder order_heads_backward(const Problem& p, const core::DeviceInfo& device, int32_t tile_n) {
+  HeadOrder order{heads_together_backward(p, device, tile_n)};
+  const int64_t heads = p.batch * p.heads_kv, tiles = (p.seqlen_k + tile_n - 1) / tile_n;
+  if (!p.has(TESSERA_FLAG_DETERMINISTIC) || heads * tiles <= device.units) return order;
+  if (!p.banded()) {
+    // Each key tile of a head follows the one before by a step or two: with few heads the last ones wait long. All go
+    // through the query tiles at one pace, so that L2 need not hold whole heads.
+    order.together = static_cast<int32_t>(clamp_to(std::max<int64_t>(order.together, 8), 1, heads));
+  }
+  // count_key_tiles() knows one order. Under a window key tiles weigh alike.
+  if (p.right < 0 || p.left >= 0 || p.layout_kv == TESSERA_PACKED) return order;
+  const int64_t two_waves = clamp_to(2 * int64_t{device.units} / tiles, 1, heads);
+  if (p.group > 1) {
+    const int64_t groups = (heads + two_waves - 1) / two_waves;
+    order.descending = static_cast<int32_t>(heads);
+    order.descending_together = static_cast<int32_t>((heads + groups - 1) / groups);
+  } else if (heads > 1) {
+    order.descending = order.descending_together = static_cast<int32_t>(std::min(two_waves, heads / 2));
+  }
+  return order;
 }
 
 }  // namespace tessera::cuda

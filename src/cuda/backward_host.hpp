@@ -22,6 +22,12 @@ struct BackwardWorkspace {
 };
 BackwardWorkspace lay_out_workspace(const core::Problem& p, int32_t dq_dim, bool persistent, bool zeroes);
 
+// Key/value heads of one batch after another: how many have their key tiles taken together, and of how many, the last
+// ones, in which groups, these go the other way round, see locate_key_tile().
+struct HeadOrder {
+  int32_t together, descending = 0, descending_together = 1;
+};
+
 // The launches of a pass but its main kernel and d_bias: begin() those before it, finish() those behind; and what the
 // main kernel is launched with.
 struct BackwardRows {
@@ -31,10 +37,10 @@ struct BackwardRows {
   DqSums sums;
   bool bf16;
 
-  // For a main kernel with tiles of tile_n keys, `group` key/value heads at a time. workers: persistent blocks at most;
-  // 0: a block a tile. zeroes: the main kernel zeroes and converts sums where it can.
+  // For a main kernel with tiles of tile_n keys. workers: persistent blocks at most; 0: a block a tile. zeroes: the
+  // main kernel zeroes and converts sums where it can.
   BackwardRows(const core::Problem& p, const tessera_tensors& tensors, std::byte* workspace, const DqSums& dq_sums,
-               int32_t tile_n, int32_t group, int32_t workers, bool zeroes);
+               int32_t tile_n, const HeadOrder& order, int32_t workers, bool zeroes);
   cudaError_t begin(cudaStream_t stream) const;
   cudaError_t finish(cudaStream_t stream) const;
 };
@@ -43,8 +49,15 @@ struct BackwardRows {
 // make a wave of blocks of tile_n keys.
 int32_t heads_together_backward(const core::Problem& p, const core::DeviceInfo& device, int32_t tile_n);
 
-// What explain says of the order of the main kernel's blocks and of dq.
-const char* backward_schedule(const core::Problem& p, bool persistent);
+// The order for a main kernel whose blocks can go either way. In a fixed order under a causal mask ascending heads
+// never wait, but their heaviest key tiles start last, and where a block walks through several query heads that takes
+// long. Descending ones start with the heaviest, and wait at the start of a group of heads. So with grouped heads all
+// descend, by two waves of blocks, whose light tiles go with the heavy ones; else the last heads, where ascending ones
+// would leave multiprocessors without work.
+HeadOrder order_heads_backward(const core::Problem& p, const core::DeviceInfo& device, int32_t tile_n);
+
+// What explain says of the order of the main kernel's blocks and of dq. descends: all heads do.
+const char* backward_schedule(const core::Problem& p, bool persistent, bool descends = false);
 // What a main kernel reaches, fitted to measurements: shares of the device's 16-bit peak between a block's start and
 // its end, with dq added in any order and in a fixed one, and the seconds of start and end together of a key tile.
 struct BackwardRates {

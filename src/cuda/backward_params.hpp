@@ -46,6 +46,9 @@ struct BackwardParams {
   // queries; the main kernel zeroes those from heads_ahead on and, if it `converts`, writes dq of heads that are done.
   HeadProgress* progress;
   int64_t scratch_rows;
+  // The key tiles of the last key/value heads, whose order is the other way round, see locate_key_tile(); f.schedule
+  // has those of all before.
+  Schedule descending;
   int32_t batch, heads_kv, heads_ahead;
   int32_t row_tiles;  // of kRowTile rows, of the longest sequence
 };

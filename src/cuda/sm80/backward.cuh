@@ -149,10 +149,10 @@ __device__ __forceinline__ void await_turn(const BackwardParams& p, const KeyTil
 template <class Config>
 __device__ __forceinline__ void close_turn(const BackwardParams& p, const KeyTileView& view, int head, int query_tile) {
   if (threadIdx.x != 32) return;
-  if (query_tile == view.query_begin) {
+  if (query_tile == view.first_tile) {
     if (head == view.first_head) return;
     --head;
-    query_tile = view.query_end;
+    query_tile = view.stop_tile;
   }
   ptx::reduce_add_release(dq_turn<Config>(p, view, head, query_tile - 1), 1);
 }
@@ -231,19 +231,19 @@ __device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradie
                                              const BackwardParams& p, const KeyTileView& view, char* shared) {
   const uint32_t base = ptx::shared_address(shared);
   start_key_tile<Config>(p, view, base);
-  start_queries<Config>(p, view, base, 0, view.first_head, view.query_begin, true);
-  start_statistics<Config>(p, view, base, view.first_head, view.query_begin);
+  start_queries<Config>(p, view, base, 0, view.first_head, view.first_tile, true);
+  start_statistics<Config>(p, view, base, view.first_head, view.first_tile);
   ptx::copy_async_commit();
 
-  int stage = 0, head = view.first_head, tile = view.query_begin;
+  int stage = 0, head = view.first_head, tile = view.first_tile;
 #pragma unroll 1
   for (bool more = true; more;) {
     // The barrier also says that all warps are done with the step before.
     ptx::copy_async_wait<0>();
     __syncthreads();
     int next_head = head, next_tile = tile + 1;
-    if (next_tile == view.query_end) {
-      next_tile = view.query_begin;
+    if (next_tile == view.stop_tile) {
+      next_tile = view.first_tile;
       ++next_head;
     }
     more = next_head < view.last_head;
@@ -271,7 +271,7 @@ __device__ __forceinline__ void walk_queries(KeyGradients<Config>& dk, KeyGradie
   }
   ptx::copy_async_wait<0>();
   __syncthreads();
-  if (p.turns != nullptr) close_turn<Config>(p, view, view.last_head, view.query_begin);
+  if (p.turns != nullptr) close_turn<Config>(p, view, view.last_head, view.first_tile);
 }
 
 template <class Element, class Config, ScoreKind kKind>
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   KeyGradients<Config> dk, dv;
   clear(dk);
   clear(dv);
-  if (view.query_begin < view.query_end) walk_queries<Element, Config, kKind>(dk, dv, p, view, shared);
+  if (view.first_tile != view.stop_tile) walk_queries<Element, Config, kKind>(dk, dv, p, view, shared);
 
   const SequenceView& at = view.sequence;
   const WarpPlace<Config> warp;

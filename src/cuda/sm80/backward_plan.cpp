@@ -90,7 +90,7 @@ cudaError_t launch_all(const Plan& plan, const core::RunContext& context) {
   const Problem& p = plan.problem;
   const BackwardInstance& kernel = instance(p, *plan.device);
   const auto stream = static_cast<cudaStream_t>(context.cuda_stream);
-  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant, 0,
+  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, {plan.launch.variant}, 0,
                           false);
   cudaError_t error = rows.begin(stream);
   if (error == cudaSuccess && rows.key_blocks > 0) error = kernel.launch(rows.params, rows.key_blocks, stream);

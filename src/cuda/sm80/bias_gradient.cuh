@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
           view_key_tile(p, batch * p.heads_kv + head / p.f.group, key_tile, Config::kTileN, Config::kTileM, view);
         }
         __syncthreads();
-        const auto begin = static_cast<int>(clamp_to(view.query_begin, task.begin[2], task.end[2]));
-        const auto end = static_cast<int>(clamp_to(view.query_end, task.begin[2], task.end[2]));
+        const auto begin = static_cast<int>(clamp_to(view.first_tile, task.begin[2], task.end[2]));
+        const auto end = static_cast<int>(clamp_to(view.stop_tile, task.begin[2], task.end[2]));
 #pragma unroll 1
         for (int tile = begin; tile < end; ++tile) {
           add_bias_tile<Element, Config>(sums, p, view, head, shared, tile);

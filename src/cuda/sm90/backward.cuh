@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) backward_kernel(const __g
   if (group == 0) {
     ptx::shrink_registers<Config::kProducerRegisters>();
     if constexpr (!Config::kPersistent) {
-      if (control.views[0].query_begin >= control.views[0].query_end) return;
+      if (control.views[0].first_tile == control.views[0].stop_tile) return;
     }
     const BackwardTurns<Config> turns{p.backward, control};
     if (threadIdx.x == 0) BackwardProducer<Config>{p, control, shared}.run();

@@ -96,7 +96,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
     }
     const BackwardStep added = before;
     before = step;
-    more = w.agreed(step.advance(w.view()));
+    more = w.agreed(step.advance(w.view(), w.p.backward.f.group));
     ring.advance();
     // Behind the last step this multiplies an old tile, or what arrives there, and the result is dropped: wgmma that
     // only some paths issue are serialised by the compiler.
@@ -144,7 +144,7 @@ __device__ __forceinline__ void consume(BackwardWarpgroup<Element, Config, kKind
   typename Warpgroup::Gradients dk, dv;
   w.clear(dk);
   w.clear(dv);
-  if (uniform(w.tile().query_begin < w.tile().query_end)) run_steps(w, dk, dv);
+  if (uniform(w.tile().first_tile != w.tile().stop_tile)) run_steps(w, dk, dv);
   if constexpr (Config::kPersistent) {
     w.store_both(dk, dv);
   } else {

@@ -89,29 +89,35 @@ __device__ __forceinline__ bool ends_soon(BackwardControl<Config>& control, uint
 // What the consumers ask of the view in every step, in registers: while wgmma reads shared memory a load from it takes
 // some 150 cycles.
 struct BackwardBounds {
-  int query_begin, query_end, plain_begin, plain_end, whole_end, last_head;
+  int first_tile, stop_tile, plain_begin, plain_end, whole_end, last_head;
 
   __device__ __forceinline__ explicit BackwardBounds(const KeyTileView& view)
-      : query_begin(uniform(view.query_begin)),
-        query_end(uniform(view.query_end)),
+      : first_tile(uniform(view.first_tile)),
+        stop_tile(uniform(view.stop_tile)),
         plain_begin(uniform(view.plain_begin)),
         plain_end(uniform(view.plain_end)),
         whole_end(uniform(view.whole_end)),
         last_head(uniform(view.last_head)) {}
 };
 
-// One step of a block: a query tile of a query head. Steps go through the heads of the group, and through the query
-// tiles of each.
+// One step of a block: a query tile of a query head. Steps go up through the query tiles of one head of the group after
+// another; in descending heads down through the query tiles and at each through the heads, so that blocks keep step
+// whose key tiles are seen by more and by fewer queries: head by head all would take as long as the heaviest.
 struct BackwardStep {
   int head, tile;
 
   __device__ __forceinline__ explicit BackwardStep(const KeyTileView& view)
-      : head(view.first_head), tile(view.query_begin) {}
-  // False behind the last one. `View`: KeyTileView or BackwardBounds.
+      : head(view.first_head), tile(view.first_tile) {}
+  // False behind the last one. `View`: KeyTileView or BackwardBounds; `heads` of the group.
   template <class View>
-  __device__ __forceinline__ bool advance(const View& view) {
-    if (++tile < view.query_end) return true;
-    tile = view.query_begin;
+  __device__ __forceinline__ bool advance(const View& view, int heads) {
+    if (view.stop_tile < view.first_tile) {
+      if (++head < view.last_head) return true;
+      head -= heads;
+      return --tile != view.stop_tile;
+    }
+    if (++tile < view.stop_tile) return true;
+    tile = view.first_tile;
     return ++head < view.last_head;
   }
 };

@@ -59,8 +59,10 @@ Launch configure(const Problem& p, const DeviceInfo& device) {
   launch.registers = kernel.consumer_registers;
   launch.shared_bytes = kernel.shared_bytes;
   launch.workspace_bytes = lay_out_workspace(p, kernel.dim, kernel.persistent, true).bytes;
-  launch.variant = heads_together_backward(p, device, kernel.tile_n);
-  launch.schedule = backward_schedule(p, kernel.persistent);
+  const HeadOrder order = order_heads_backward(p, device, kernel.tile_n);
+  const bool descends = order.descending > 0 && order.descending == p.batch * p.heads_kv;
+  launch.variant = descends ? order.descending_together : order.together;
+  launch.schedule = backward_schedule(p, kernel.persistent, descends);
   launch.instructions = p.softcap > 0 ? "wgmma, tma; softcap" : "wgmma, tma";
   launch.seconds = estimate_backward(p, device, kernel.tile_n, rates(kernel));
   return launch;
@@ -100,7 +102,8 @@ int run(const Plan& plan, const core::RunContext& context) {
   DeviceScope scope(p.device);
   if (scope.error() != cudaSuccess)
     return scope.finish(scope.error(), "cuda.sm90.backward: making the device current", context.status);
-  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, plan.launch.variant,
+  const HeadOrder order = order_heads_backward(p, *plan.device, kernel.tile_n);
+  const BackwardRows rows(p, *context.tensors, context.workspace, dq_sums(p), kernel.tile_n, order,
                           kernel.persistent ? plan.device->units : 0, true);
   cudaError_t error = rows.begin(stream);
   if (error == cudaSuccess && rows.key_blocks > 0) {

@@ -81,7 +81,7 @@ struct BackwardProducer {
     while (true) {
       copy_d_o(view, step, ring);
       ring.advance();
-      if (!step.advance(view)) break;
+      if (!step.advance(view, p.backward.f.group)) break;
       copy_scored(view, step, ring);
     }
     ::cuda::ptx::mbarrier_arrive(&control.copies_done[0]);
@@ -103,7 +103,7 @@ struct BackwardProducer {
         copy_keys(view, p.v_map, shared + Config::kValueOffset, &control.values_full);
       }
       ring.advance();
-      if (!step.advance(view)) return;
+      if (!step.advance(view, p.backward.f.group)) return;
     }
   }
 
@@ -120,7 +120,7 @@ struct BackwardProducer {
         const KeyTileView& view = control.views[place.stage];
         ::cuda::ptx::mbarrier_arrive(&control.view_full[place.stage]);
         if (view.key_tile < 0) return;
-        if (view.query_begin < view.query_end) copy_tile(view, ring, number++);
+        if (view.first_tile != view.stop_tile) copy_tile(view, ring, number++);
         ::cuda::ptx::mbarrier_arrive(&control.copies_done[place.stage]);
         place.advance();
         wait(control.view_empty[place.stage], place.phase ^ 1);

@@ -1,7 +1,7 @@
 // Turns in which the blocks of the backward kernel add to dq in a fixed order: of the key tiles that see a query tile
-// those with higher numbers come first. They have lower tickets, and a block works its tiles in the order of their
-// tickets. So the lowest ticket that is not done is at work, whatever blocks have taken ahead, and waits for none: no
-// block waits for ever. turns[] counts the tiles that have added.
+// those with higher numbers come first, in descending heads those with lower ones. They have lower tickets, and a block
+// works its tiles in the order of their tickets. So the lowest ticket that is not done is at work, whatever blocks have
+// taken ahead, and waits for none: no block waits for ever. turns[] counts the tiles that have added.
 // Two threads beside the producer keep them, so that no consumer waits for device memory: one polls for the turn of a
 // step and opens it, the other closes it once all consumer warps are done, and tells the next block.
 #pragma once
@@ -24,6 +24,8 @@ struct BackwardTurns {
   __device__ __forceinline__ int64_t tiles_before(const KeyTileView& view, const BackwardStep& step) const {
     const int64_t query = int64_t{step.tile} * Config::kTileM;
     const core::Band& band = view.sequence.band;
+    if (view.stop_tile < view.first_tile)
+      return view.key_tile - band.visible_tiles(query, query + Config::kTileM, Config::kTileN).begin;
     return band.visible_tiles(query, query + Config::kTileM, Config::kTileN).end - 1 - view.key_tile;
   }
 
@@ -32,11 +34,11 @@ struct BackwardTurns {
   __device__ __forceinline__ void for_each_step(Visit&& visit) const {
     for_each_key_tile(control, [&](uint32_t place) {
       const KeyTileView& view = control.views[place];
-      if (Config::kPersistent && view.query_begin >= view.query_end) return;
+      if (Config::kPersistent && view.first_tile == view.stop_tile) return;
       BackwardStep step(view);
       do {
         visit(view, step);
-      } while (step.advance(view));
+      } while (step.advance(view, p.f.group));
     });
   }
 

@@ -142,7 +142,7 @@ struct WideConsumer {
       const uint32_t stage = ring.stage;
       added = before;
       before = step;
-      more = w.agreed(step.advance(w.view()));
+      more = w.agreed(step.advance(w.view(), w.p.backward.f.group));
       ring.advance();
       // Behind the last step this multiplies an old tile, and the result is dropped: wgmma that only some paths issue
       // are serialised by the compiler.
@@ -180,7 +180,7 @@ __device__ __forceinline__ void consume_wide(BackwardWarpgroup<Element, Config, 
   using Warpgroup = BackwardWarpgroup<Element, Config, kKind>;
   typename Warpgroup::Gradients sums;
   w.clear(sums);
-  const bool any = uniform(w.tile().query_begin < w.tile().query_end);
+  const bool any = uniform(w.tile().first_tile != w.tile().stop_tile);
   if (w.group == 0) {
     if (any) WideConsumer<Element, Config, kKind, true>{w}.run(sums);
     w.end_sums();

@@ -52,11 +52,12 @@ struct BackwardZeros {
 
   // All key tiles of the block, by one warp.
   __device__ __forceinline__ void run() const {
+    const uint32_t heads = static_cast<uint32_t>(p.batch) * p.heads_kv;
     uint32_t number = 0, parity = 0;
     for_each_key_tile(control, [&](uint32_t place) {
       const KeyTileView& view = control.views[place];
       const uint32_t head_batch = view.batch * p.heads_kv + view.kv_head, later = head_batch + p.heads_ahead;
-      if (view.query_begin < view.query_end) {
+      if (view.first_tile != view.stop_tile) {
         if (head_batch >= static_cast<uint32_t>(p.heads_ahead)) {
           bool left = true;
           while (!is_zero(head_batch)) {
@@ -70,7 +71,7 @@ struct BackwardZeros {
         if constexpr (Config::kPersistent) wait(control.values_full, parity);
         parity ^= 1;
       }
-      for (int count = 0; count < kMostSlices && later < p.f.schedule.head_batches; ++count) {
+      for (int count = 0; count < kMostSlices && later < heads; ++count) {
         if (ends_soon(control, place, number)) break;
         const uint32_t slice = claim(later);
         if (slice >= slices()) break;

@@ -39,13 +39,14 @@ TESSERA_HD int64_t owned_keys(const ForwardParams& p, uint32_t batch) {
 }
 
 // One key tile of one key/value head, and the query tiles that see it. Of these the tiles [plain_begin, plain_end) see
-// every key with every row that exists; the rows of all before whole_end exist.
+// every key with every row that exists; the rows of all before whole_end exist. They are those from first_tile up to
+// stop_tile, or in descending heads down to it, without stop_tile itself.
 struct KeyTileView {
   SequenceView sequence;
   int64_t scratch_row, owned_keys;
   uint32_t batch;
   int kv_head, first_head, last_head;  // query heads of the group: [first_head, last_head)
-  int key_tile, query_begin, query_end, plain_begin, plain_end, whole_end;
+  int key_tile, first_tile, stop_tile, plain_begin, plain_end, whole_end;
 };
 
 TESSERA_HD void view_key_tile(const BackwardParams& p, uint32_t head_batch, int key_tile, int tile_n, int tile_m,
@@ -60,8 +61,11 @@ TESSERA_HD void view_key_tile(const BackwardParams& p, uint32_t head_batch, int 
   view.owned_keys = owned_keys(p.f, view.batch);
   const int64_t first_key = int64_t{key_tile} * tile_n;
   const core::Range rows = view.sequence.band.seeing_rows(first_key, first_key + tile_n);
-  view.query_begin = static_cast<int>(rows.begin / tile_m);
-  view.query_end = rows.empty() ? view.query_begin : static_cast<int>((rows.end + tile_m - 1) / tile_m);
+  const int begin = static_cast<int>(rows.begin / tile_m);
+  const int end = rows.empty() ? begin : static_cast<int>((rows.end + tile_m - 1) / tile_m);
+  const bool descending = head_batch >= p.f.schedule.head_batches;
+  view.first_tile = descending ? end - 1 : begin;
+  view.stop_tile = descending ? begin - 1 : end;
   const core::Band& band = view.sequence.band;
   const core::Range plain = band.fully_seeing_rows(first_key, first_key + tile_n);
   view.plain_begin = static_cast<int>((plain.begin + tile_m - 1) / tile_m);

@@ -13,11 +13,16 @@ struct KeyTileItem {
 };
 
 // Tile `number` of the schedule. Under a causal band the first keys are the heaviest and come first. Turns go from the
-// last key tile to the first: there a tile's first query tile is one whose first turn it has.
+// last key tile to the first: there a tile's first query tile is one whose first turn it has. In descending heads all
+// go from the first key tile to the last, and from the last query tile, which all key tiles share, to the first.
 __device__ __forceinline__ KeyTileItem locate_key_tile(const BackwardParams& p, uint32_t number) {
-  const WorkItem item = locate_block(p.f.schedule, number);
-  const uint32_t key_tile = p.turns != nullptr ? item.query_block : p.f.schedule.query_blocks - 1 - item.query_block;
-  return {item.head_batch, static_cast<int>(key_tile)};
+  const uint32_t tiles = p.f.schedule.query_blocks, ascending = tiles * p.f.schedule.head_batches;
+  const bool descending = number >= ascending;
+  const WorkItem item =
+      locate_block(descending ? p.descending : p.f.schedule, descending ? number - ascending : number);
+  const bool last_first = p.turns != nullptr && !descending;
+  const uint32_t head_batch = descending ? p.f.schedule.head_batches + item.head_batch : item.head_batch;
+  return {head_batch, static_cast<int>(last_first ? item.query_block : tiles - 1 - item.query_block)};
 }
 
 // The block's one tile, by its number in the grid or, with turns, by its ticket; one thread calls this.
@@ -55,7 +60,7 @@ __device__ __forceinline__ KeyTileItem count_key_tiles(const BackwardParams& p, 
 // ticket, where nothing zeroes it, blocks are at least as many as tiles.
 __device__ __forceinline__ void take_key_tile(const BackwardParams& p, bool first, int tile_n, int tile_m,
                                               PackedCursor& cursor, KeyTileView& view) {
-  const uint32_t tiles = p.f.schedule.query_blocks * p.f.schedule.head_batches;
+  const uint32_t tiles = p.f.schedule.query_blocks * (p.f.schedule.head_batches + p.descending.head_batches);
   uint32_t number = blockIdx.x;
   if (p.turns != nullptr) {
     number = ptx::fetch_increment(p.ticket);
