@@ -56,19 +56,22 @@ TEST_P(GpuForwardTickets, MatchesTheJudge) {
   EXPECT_GT(check_on_gpu(text), 0) << "no CUDA row takes " << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(Words, GpuForwardTickets,
-                         ::testing::Values("b2 hq3 sq64 d64", "b1 hq2 sq300 sk400 d64 causal",
-                                           "b1 hq3 sq520 d64 window=100,70", "b2 hq2 sq200 sk256 d128",
-                                           "b1 hq2 sq520 d128 causal", "b1 hq1 sq600 sk520 d128 window=70,9",
-                                           "b1 hq3 sq200 d256 causal", "b1 hq3 sq130 sk60 d256",
-                                           "b2 hq8 hkv1 sq40 sk90 d256 causal", "b1 hq128 hkv1 sq3 sk70 d192 causal",
-                                           "b1 hq3 sq150 sk200 d192 dv128 causal",
-                                           // Wide and brief tiles.
-                                           "b1 hq1 sq1000 sk2100 d128", "b1 hq1 sq800 sk2050 d104 causal",
-                                           "b1 hq1 sq800 sk2060 d128 window=300,7", "b2 hq2 sq530 sk600 d64 causal",
-                                           "b1 hq4 hkv2 sq520 sk1000 d40 causal topleft", "b1 hq1 sq1024 d64 causal",
-                                           "b1 hq3 sq512 d128 causal", "b1 hq4 hkv2 sq400 sk512 d104 window=200,30",
-                                           "b1 hq2 sq512 d128 causal layout=bhsd"));
+INSTANTIATE_TEST_SUITE_P(
+    Words, GpuForwardTickets,
+    ::testing::Values("b2 hq3 sq64 d64", "b1 hq2 sq300 sk400 d64 causal", "b1 hq3 sq520 d64 window=100,70",
+                      "b2 hq2 sq200 sk256 d128", "b1 hq2 sq520 d128 causal", "b1 hq1 sq600 sk520 d128 window=70,9",
+                      "b1 hq3 sq200 d256 causal", "b1 hq3 sq130 sk60 d256", "b2 hq8 hkv1 sq40 sk90 d256 causal",
+                      "b1 hq128 hkv1 sq3 sk70 d192 causal", "b1 hq3 sq150 sk200 d192 dv128 causal",
+                      // Wide and brief tiles.
+                      "b1 hq1 sq1000 sk2100 d128", "b1 hq1 sq800 sk2050 d104 causal",
+                      "b1 hq1 sq800 sk2060 d128 window=300,7", "b2 hq2 sq530 sk600 d64 causal",
+                      "b1 hq4 hkv2 sq520 sk1000 d40 causal topleft", "b1 hq1 sq1024 d64 causal",
+                      "b1 hq3 sq512 d128 causal", "b1 hq4 hkv2 sq400 sk512 d104 window=200,30",
+                      "b1 hq2 sq512 d128 causal layout=bhsd",
+                      // Of whose first key tiles some warpgroups see nothing.
+                      "b1 hq2 sq300 sk2060 d128 window=1600,0", "b1 hq2 sq400 sk1200 d64 window=700,3",
+                      "b1 hq2 sq700 sk1100 d64 window=100,0", "b1 hq2 sq300 sk600 d256 window=90,20 topleft",
+                      "b2 hq8 hkv2 sq520 sk700 d128 window=20,0"));
 INSTANTIATE_TEST_SUITE_P(Layouts, GpuForward,
                          ::testing::Values("b3 hq2 sq100 sk140 d64 layout=bhsd causal",
                                            "b4 hq4 hkv2 sq200 d128 packed causal lens=longtail",

@@ -327,6 +327,31 @@ TEST(CudaPlanSm90, EveryTileOfEveryPackOnceHeavyOnesFirst) {
   }
 }
 
+// Steps of 64 keys mask the least of a short window's keys; for long ones the tile that is fastest without a mask is.
+TEST(CudaPlanSm90, ShortWindowsTakeStepsOf64Keys) {
+  const struct {
+    const char* text;
+    int tile_m, tile_n;
+  } cases[] = {
+      {"fwd bf16 b1 hq16 sq16384 d128 window=1024,0", 192, 64},
+      {"fwd bf16 b1 hq16 sq16384 d128 window=0,1535", 192, 64},
+      {"fwd bf16 b1 hq16 sq16384 d128 window=1536,0", 192, 80},
+      {"fwd bf16 b1 hq16 sq16384 d128 window=4096,0", 192, 80},
+      {"fwd f16 b1 hq32 sq16384 d64 window=300,300", 256, 64},
+      {"fwd f16 b1 hq32 sq16384 d64 window=639,1", 192, 128},
+      {"fwd bf16 b1 hq8 sq16384 d256 window=100,0", 128, 64},
+      {"fwd bf16 b1 hq1 sq1024 d128 window=100,0", 64, 128},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.text);
+    const Planned plan(one.text);
+    EXPECT_EQ(plan.launch.tile_m, one.tile_m);
+    EXPECT_EQ(plan.launch.tile_n, one.tile_n);
+  }
+  const Planned invariant("fwd bf16 b1 hq16 sq16384 d128 window=100,0 batch-invariant");
+  EXPECT_EQ(invariant.launch.tile_n, 128);
+}
+
 constexpr const char* kFp8 = " kernel=cuda.sm90.forward_fp8";
 
 TEST(CudaPlanSm90, E4m3TakesItsOwnRow) {

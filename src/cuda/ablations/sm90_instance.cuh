@@ -13,7 +13,7 @@ constexpr Bucket ablated_bucket() {
   constexpr Instance plain = ForwardKernel<Bf16, Step<typename Shapes::Plain>, ScoreKind::plain>::instance();
   constexpr Instance wide = ForwardKernel<Bf16, Step<typename Shapes::Wide>, ScoreKind::plain>::instance();
   // No ablation takes general scores or problems of the brief tile, and few rows are not what they are measured on.
-  return {plain, wide, wide, plain, plain, Shapes::kWideKeys, Shapes::kBriefKeys};
+  return {plain, wide, wide, plain, plain, Shapes::kWideKeys, Shapes::kBriefKeys, Shapes::kBriefWindow};
 }
 
 template <template <class> class Step>

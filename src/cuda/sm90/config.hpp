@@ -51,16 +51,17 @@ struct Measured : Shape {
 
 // Shapes by bucket of head dims. Plain takes plain scores of any layout, General all scores, with fewer keys a step,
 // since the scores' arithmetic needs registers too. The others take whole dense rows alone (cut.cpp): Wide from
-// kWideKeys keys on, Brief up to kBriefKeys under a mask, where steps of 64 keys end closer to the diagonal, Narrow
-// where tiles of 64 rows leave multiprocessors idle. A bucket that has none of a kind has Plain there.
+// kWideKeys keys on, Brief up to kBriefKeys under a mask, where steps of 64 keys end closer to the diagonal, and for
+// windows of up to kBriefWindow keys a row, Narrow where tiles of 64 rows leave multiprocessors idle. A bucket that has
+// none of a kind has Plain there.
 struct PlainAlone {
-  static constexpr int kWideKeys = 0, kBriefKeys = 0;
+  static constexpr int kWideKeys = 0, kBriefKeys = 0, kBriefWindow = 0;
 };
 template <int kDimQk, int kDimV>
 struct ForwardConfig;
 template <>
 struct ForwardConfig<64, 64> {
-  static constexpr int kWideKeys = 512, kBriefKeys = 1024;
+  static constexpr int kWideKeys = 512, kBriefKeys = 1024, kBriefWindow = 640;
   using Plain = Measured<ForwardShape<64, 64, 2, 128, 2, true, false, 3>, 46, 200>;
   using Wide = Measured<ForwardShape<64, 64, 3, 128, 2, true, false, 2, true>, 57, 200>;
   using Brief = Measured<ForwardShape<64, 64, 4, 64, 2, true, false, 6, true>, 54, 300>;
@@ -77,7 +78,7 @@ struct ForwardConfig<96, 96> : PlainAlone {
 };
 template <>
 struct ForwardConfig<128, 128> {
-  static constexpr int kWideKeys = 2048, kBriefKeys = 512;
+  static constexpr int kWideKeys = 2048, kBriefKeys = 512, kBriefWindow = 1536;
   using Plain = Measured<ForwardShape<128, 128, 2, 128, 2, true, true>, 69, 150>;
   using Wide = Measured<ForwardShape<128, 128, 3, 80, 2, true, true, 2, true>, 75, 100>;
   using Brief = Measured<ForwardShape<128, 128, 3, 64, 2, false, true, 3, true>, 84, 400>;

@@ -113,19 +113,32 @@ struct Consumer {
     return found;
   }
 
-  // How far this warpgroup's rows reach of a view's key tiles: from the view's unmasked_begin on they keep every key of
-  // the tiles before unmasked_end, and none of tile `end` or later.
+  // How far this warpgroup's rows reach of a view's key tiles: they keep every key of the tiles from unmasked_begin to
+  // unmasked_end, and none of tile `end` or later.
   struct Reach {
-    int unmasked_end, end;
+    int unmasked_begin, unmasked_end, end;
   };
   __device__ __forceinline__ Reach find_reach(const RowView& view, int begin, int end) const {
-    if (!kTrims) return {uniform(static_cast<int>(view.tiles.unmasked_end)), end};
+    if (!kTrims) {
+      return {uniform(static_cast<int>(view.tiles.unmasked_begin)), uniform(static_cast<int>(view.tiles.unmasked_end)),
+              end};
+    }
     const auto first = static_cast<int>(p.by_pack.divide(group * 64));
     auto last = static_cast<int>(p.by_pack.divide(group * 64 + 63));
     if (last >= view.rows) last = view.rows - 1;
     int own_end = (kept_end(view, last) + Config::kTileN - 1) / Config::kTileN;
     if (own_end <= begin) own_end = begin + 1;  // multiplied before this is known
-    return {uniform(kept_end(view, first) / Config::kTileN), uniform(own_end)};
+    int unmasked_begin = (kept_begin(view, last) + Config::kTileN - 1) / Config::kTileN;
+    if (unmasked_begin > own_end) unmasked_begin = own_end;
+    return {uniform(unmasked_begin), uniform(kept_end(view, first) / Config::kTileN), uniform(own_end)};
+  }
+
+  // How many of a view's first key tiles none of this warpgroup's rows sees.
+  __device__ __forceinline__ int count_before(const RowView& view, int begin, int end) const {
+    const auto first = static_cast<int>(p.by_pack.divide(group * 64));
+    int own_begin = kept_begin(view, first) / Config::kTileN;
+    if (own_begin >= end) own_begin = end - 1;
+    return uniform(own_begin > begin ? own_begin - begin : 0);
   }
 
   template <bool kMasked>
@@ -156,7 +169,6 @@ struct Consumer {
     pass_turn();
     if (copies()) producer.load_key(view, begin + 1);
     // What a tile begins with, while the tensor cores are busy.
-    const int unmasked_begin = uniform(static_cast<int>(view.tiles.unmasked_begin));
     const Reach reach = find_reach(view, begin, end);
     const Rows rows = find_rows(view);
     RowStatistics<1> statistics;
@@ -166,7 +178,7 @@ struct Consumer {
     ptx::pin(scores[0]);
     release(&control.k_empty[k.stage]);
     k.advance();
-    if (begin < unmasked_begin || begin >= reach.unmasked_end) {
+    if (begin < reach.unmasked_begin || begin >= reach.unmasked_end) {
       score_tile<true>(scores, view, rows, begin);
     } else {
       score_tile<false>(scores, view, rows, begin);
@@ -206,7 +218,7 @@ struct Consumer {
     };
     int tile = begin + 1;
 #pragma unroll 1
-    for (; tile < unmasked_begin; ++tile) advance.template operator()<true>(tile);
+    for (; tile < reach.unmasked_begin; ++tile) advance.template operator()<true>(tile);
 #pragma unroll 1
     for (; tile < reach.unmasked_end; ++tile) advance.template operator()<false>(tile);
 #pragma unroll 1
@@ -258,6 +270,9 @@ struct Consumer {
     __syncwarp();
     release(&control.q_empty[q.stage]);
     q.advance();
+    skip_tiles(count);
+  }
+  __device__ __forceinline__ void skip_tiles(int count) {
     wait_turn();
     pass_turn();
     pass_tiles(count);
@@ -300,12 +315,19 @@ struct Consumer {
       wait(control.view_full[views.stage], views.phase);
       const RowView& view = control.views[views.stage];
       // Read together: the first product waits for them.
-      const int valid = view.valid, begin = uniform(static_cast<int>(view.tiles.begin)),
-                end = uniform(static_cast<int>(view.tiles.end)), queries = kTrims ? uniform(view.rows) : 0;
+      const int valid = view.valid, end = uniform(static_cast<int>(view.tiles.end)),
+                queries = kTrims ? uniform(view.rows) : 0,
+                unmasked_begin = kTrims ? uniform(static_cast<int>(view.tiles.unmasked_begin)) : 0;
+      int begin = uniform(static_cast<int>(view.tiles.begin));
       if (!uniform(valid)) return;
       Accumulators acc;
       FinishedRows rows;
       if (begin < end && (!kTrims || group * 64 < queries * p.pack)) [[likely]] {
+        if (kTrims && begin < unmasked_begin) {
+          const int before = count_before(view, begin, end);
+          if (before > 0) skip_tiles(before);
+          begin += before;
+        }
         rows = run_tiles(view, begin, end, acc);
       } else {
         if (kTrims && begin < end) leave_tiles(end - begin);

@@ -188,7 +188,11 @@ Cut choose_cut(const Problem& p, const DeviceInfo& device, const Bucket& bucket)
   if (p.seqlen_k >= 512 && bucket.brief_keys != 0 && free) {
     // One tile for each multiprocessor in place of two for some (d 64, 16 heads of 2048 rows: 45.2 and 42.1 us).
     if (!p.banded() && c.items() > c.workers && brief.items() <= brief.workers) return brief;
-    if (p.banded() && p.seqlen_k <= bucket.brief_keys && brief.items() >= 2 * brief.workers) return brief;
+    // A warpgroup of 64 rows goes through the key tiles that they see, of which steps of 64 keys mask the least.
+    const bool is_window =
+        p.left >= 0 && p.right >= 0 && p.left < bucket.brief_window && p.right < bucket.brief_window - p.left;
+    const bool is_brief = p.banded() && (p.seqlen_k <= bucket.brief_keys || is_window);
+    if (is_brief && brief.items() >= 2 * brief.workers) return brief;
   }
   // Tiles of more warpgroups pay where they leave none idle (docs/notes/hopper.md).
   const bool same_keys = bucket.wide.tile_n == bucket.plain.tile_n;

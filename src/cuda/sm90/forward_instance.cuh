@@ -32,7 +32,8 @@ constexpr Bucket bucket() {
           ForwardKernel<Element, typename Shapes::Narrow, ScoreKind::plain>::instance(),
           ForwardKernel<Element, typename Shapes::General, ScoreKind::general>::instance(),
           Shapes::kWideKeys,
-          Shapes::kBriefKeys};
+          Shapes::kBriefKeys,
+          Shapes::kBriefWindow};
 }
 
 }  // namespace tessera::cuda::sm90

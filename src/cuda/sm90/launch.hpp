@@ -41,7 +41,8 @@ constexpr Instance instance_of(cudaError_t (*prepare)(),
 // What config.hpp has for head dims; `general` also takes softcap, bias, ALiBi and any scale.
 struct Bucket {
   Instance plain, wide, brief, narrow, general;
-  int32_t wide_keys, brief_keys;  // wide from so many keys on, brief up to so many under a mask
+  // Wide from so many keys on, brief up to so many under a mask and for windows of up to so many.
+  int32_t wide_keys, brief_keys, brief_window;
 };
 
 extern const Bucket kF16D64, kF16D96, kF16D128, kF16D192V128, kF16D192, kF16D256;
