@@ -95,13 +95,16 @@ def special_suite(dtype: str) -> list[str]:
 
 
 def backward_suite(dtype: str) -> list[str]:
-    """The forward suite's grid, on its long cells the price of a fixed order of additions to dq, then grouped heads, a
-    window and packed sequences."""
+    """The forward suite's grid, on its long cells the price of a fixed order of additions to dq, then grouped heads in
+    either order, a window and packed sequences."""
     lens = ":".join(map(str, LONG_TAIL))
     grid = [f"bwd{text[3:]}" for text in forward_suite(dtype)]
     longer = [text for text in grid if {"sq4096", "sq16384"} & set(text.split())]
     special = [
         f"bwd {dtype} b4 hq64 hkv8 sq4096 d128 causal cuda",
+        f"bwd {dtype} b4 hq64 hkv8 sq4096 d128 causal deterministic cuda",
+        f"bwd {dtype} b4 hq8 hkv2 sq4096 d256 causal cuda",
+        f"bwd {dtype} b4 hq8 hkv2 sq4096 d256 causal deterministic cuda",
         f"bwd {dtype} b1 hq16 sq16384 d128 window=1024,0 cuda",
         f"bwd {dtype} b{len(LONG_TAIL)} hq16 sq{LONG_TAIL[0]} d128 causal packed lens={lens} cuda",
     ]
