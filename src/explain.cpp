@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "kernel_entry.hpp"
 #include "problem_text.hpp"
@@ -25,6 +26,10 @@ Bound roofline(const Problem& problem, const DeviceInfo& device, const Work& wor
   // A product of f32 takes six of bf16 on the tiles of a CPU.
   if (bytes == 4 && device.has_amx_bf16) peak = std::max(peak, device.peak_16bit / 6);
   return {peak > 0 ? work.flops / peak : 0, device.bandwidth > 0 ? work.bytes / device.bandwidth : 0};
+}
+
+const char* layout_name(int32_t layout) {
+  return layout == TESSERA_DENSE ? "dense" : layout == TESSERA_PACKED ? "packed" : "paged";
 }
 
 struct Row {
@@ -136,7 +141,12 @@ std::string explain_words(const Plan& plan, KernelList extra) {
 std::string format_refusal(const Refusal& refusal) {
   if (refusal.text == nullptr) return "";
   if (refusal.argument == nullptr) return refusal.text;
-  return fmt::format("{} ({}={})", refusal.text, refusal.argument, refusal.value);
+  const std::string_view argument = refusal.argument;
+  const auto number = static_cast<int32_t>(refusal.value);
+  if (argument == "pass") return fmt::format("{} (pass={})", refusal.text, number == TESSERA_FORWARD ? "fwd" : "bwd");
+  if (argument.ends_with("dtype")) return fmt::format("{} ({}={})", refusal.text, argument, dtype_name(number));
+  if (argument.starts_with("layout")) return fmt::format("{} ({}={})", refusal.text, argument, layout_name(number));
+  return fmt::format("{} ({}={})", refusal.text, argument, refusal.value);
 }
 
 std::string explain(const Plan& plan, KernelList extra, bool json) {

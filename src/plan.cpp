@@ -84,7 +84,8 @@ int fail_unsupported(const Problem& problem, const DeviceInfo& device, KernelLis
   if (collected.excluded > 0)
     return fail(status, TESSERA_UNSUPPORTED, "no kernel is named \"%s\" on %s", pin,
                 device.is_cpu ? "the CPU" : "CUDA");
-  return fail(status, TESSERA_UNSUPPORTED, "this build has no kernel for %s", device.is_cpu ? "the CPU" : "CUDA");
+  return fail(status, TESSERA_UNSUPPORTED, "this build has no kernel for %s",
+              device.is_cpu ? "the CPU" : "CUDA; configure one with -DTESSERA_CUDA=ON");
 }
 
 void log_plan(const Plan& plan, tessera_status* status) {

@@ -253,6 +253,9 @@ int apply_word(Parser& parser, std::string_view (&seen)[std::size(kRules)]) {
     seen[&rule - kRules] = parser.word;
     return rule.apply(parser);
   }
+  // Words that users of other libraries try.
+  if (parser.word == "e5m2") return parser.expected("e4m3, which keeps one bit more, or f64, f32, f16, bf16");
+  if (parser.word.starts_with("dropout")) return parser.expected("no dropout: these kernels drop nothing");
   return parser.expected("a word of a problem, such as fwd bf16 b4 hq32 hkv8 sq4096 sk4096 d128 causal");
 }
 

@@ -228,8 +228,8 @@ TEST(AmxBackward, RefusalsNameTheirReason) {
             "this CPU has no AMX, the system does not permit it, or TESSERA_ISA caps it");
   EXPECT_EQ(refusal("bwd bf16 sq64 d64", core::Isa::amx, true, TESSERA_ISA_AVX512),
             "isa= caps the instruction set below amx");
-  EXPECT_EQ(refusal("fwd bf16 sq64 d64"), "runs the backward pass only (pass=0)");
-  EXPECT_EQ(refusal("bwd f64 sq64 d64"), "takes f32, f16 and bf16 (q.dtype=1)");
+  EXPECT_EQ(refusal("fwd bf16 sq64 d64"), "runs the backward pass only (pass=fwd)");
+  EXPECT_EQ(refusal("bwd f64 sq64 d64"), "takes f32, f16 and bf16 (q.dtype=f64)");
   EXPECT_EQ(refusal("bwd bf16 sq64 d64 bias=bh"), "");
   EXPECT_EQ(refusal("bwd bf16 sq64 d64 bias=bh dbias"), "leaves the gradient of a bias to the vector rows");
   EXPECT_EQ(refusal("bwd bf16 hq2 hkv1 sq15 d64"),

@@ -259,7 +259,7 @@ TEST(AmxForward, RefusalsNameTheirReason) {
   EXPECT_EQ(refusal("fwd f32 sq64 d64", core::Isa::amx, true), "");
   EXPECT_EQ(refusal("fwd f64 sq64 d64", core::Isa::amx, true), "bf16, f16 and f32 only");
   EXPECT_EQ(refusal("bwd bf16 sq64 d64", core::Isa::amx, true), "forward only");
-  EXPECT_EQ(refusal("fwd bf16 sq64 d64 kv=int8", core::Isa::amx, true), "takes k in q's dtype (k.dtype=6)");
+  EXPECT_EQ(refusal("fwd bf16 sq64 d64 kv=int8", core::Isa::amx, true), "takes k in q's dtype (k.dtype=int8)");
   EXPECT_EQ(refusal("fwd bf16 sq64 d577", core::Isa::amx, true), "head_dim_qk above 576 (head_dim_qk=577)");
   EXPECT_EQ(refusal("fwd f16 sq64 d64 dv1900000000", core::Isa::amx, true),
             "head_dim_v above 512 (head_dim_v=1900000000)");
@@ -280,7 +280,7 @@ TEST(AmxDecode, RefusalsNameTheirReason) {
   }
   EXPECT_EQ(decode(good, core::Isa::amx, true, TESSERA_ISA_AUTO, false), "");
   EXPECT_EQ(decode(quantised, core::Isa::amx, true, TESSERA_ISA_AUTO, false), "this CPU has no AMX-INT8");
-  EXPECT_EQ(decode("f16 hq8 hkv1 sq1 sk64 d64"), "takes k in bf16 or int8, as its tiles do (k.dtype=3)");
+  EXPECT_EQ(decode("f16 hq8 hkv1 sq1 sk64 d64"), "takes k in bf16 or int8, as its tiles do (k.dtype=f16)");
   EXPECT_EQ(decode("bf16 hq7 hkv1 sq1 sk64 d64"),
             "fewer than 8 rows of a key head leave its tiles empty (seqlen_q * group=7)");
   EXPECT_EQ(decode("bf16 hq1 hkv1 sq1 sk64 d64 kv=int8"), "");

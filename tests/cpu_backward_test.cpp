@@ -303,12 +303,12 @@ TEST(CpuBackward, RefusesByName) {
   const struct {
     const char *text, *reason;
   } refusals[] = {
-      {"fwd f32 sq8 d8", "runs the backward pass only (pass=0)"},
+      {"fwd f32 sq8 d8", "runs the backward pass only (pass=fwd)"},
       {"bwd f32 sq8 d577", "head_dim_qk above 576 (head_dim_qk=577)"},
       {"bwd f32 sq8 d8 dv513", "head_dim_v above 512 (head_dim_v=513)"},
       {"bwd f32 sq8 d8 splits=2", "takes no splits"},
       {"bwd f32 hq1048576 hkv1 sq2147483647 d64", "past 2^60 bytes for these queries (seqlen_q=2147483647)"},
-      {"bwd bf16 sq8 d8 kv=int8", "takes k in q's dtype (k.dtype=6)"}};
+      {"bwd bf16 sq8 d8 kv=int8", "takes k in q's dtype (k.dtype=int8)"}};
   for (const auto& [text, reason] : refusals) {
     for (const std::string& row : backward_rows()) {
       tessera_problem problem;

@@ -449,9 +449,9 @@ TEST(CpuDecode, RefusalsNameTheirReason) {
   const struct {
     const char *words, *reason;
   } cases[] = {
-      {"f64 sq1 sk9 d8", "takes q in f32, f16 or bf16 (q.dtype="},
-      {"bf16 sq1 sk9 d8 kv=e4m3", "takes k in f32, f16, bf16 or int8 (k.dtype="},
-      {"bwd f32 sq1 sk9 d8", "runs the forward pass only (pass=1)"},
+      {"f64 sq1 sk9 d8", "takes q in f32, f16 or bf16 (q.dtype=f64)"},
+      {"bf16 sq1 sk9 d8 kv=e4m3", "takes k in f32, f16, bf16 or int8 (k.dtype=e4m3)"},
+      {"bwd f32 sq1 sk9 d8", "runs the forward pass only (pass=bwd)"},
       {"f32 sq1 sk9 d577 dv8", "head_dim_qk above 576 (head_dim_qk=577)"},
       {"f32 sq1 sk9 d8 dv513", "head_dim_v above 512 (head_dim_v=513)"},
       {"bf16 sq1 sk9 d8 kv=int8", "reads v in the order of its rows only (v_order=1)"},

@@ -396,7 +396,7 @@ TEST(CudaPlanSm90, E4m3SaysWhatItDoesNotTake) {
     void (*adjust)(tessera_problem*);
     const char* reason;
   } cases[] = {
-      {"fwd bf16 sq64 d64", "h200", nullptr, "takes e4m3 (q.dtype=4)"},
+      {"fwd bf16 sq64 d64", "h200", nullptr, "takes e4m3 (q.dtype=bf16)"},
       {"fwd e4m3 sq64 d64", "a100", nullptr, "needs compute capability 9.0 (Hopper) (arch=80)"},
       {"fwd e4m3 sq64 d64", "b200", nullptr, "needs compute capability 9.0 (Hopper) (arch=100)"},
       {"bwd e4m3 sq64 d64", "h200", nullptr, "forward pass only"},

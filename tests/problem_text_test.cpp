@@ -188,6 +188,8 @@ TEST(ProblemText, BadWordsAreNamed) {
                {"sq8", {"d is missing"}},
                {"d8", {"sq is missing"}},
                {"sq8 d8 flash", {"'flash'", "expected a word"}},
+               {"sq8 d8 e5m2", {"'e5m2'", "e4m3"}},
+               {"sq8 d8 dropout=0.1", {"'dropout=0.1'", "no dropout"}},
                {"sq-8 d8", {"'sq-8'", "0 to 2147483647"}},
                {"sq8 d8 b", {"'b'", "whole number"}},
                {"sq8 d8 b99999999999", {"'b99999999999'", "2147483647"}},
