@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Probes: one a dtype, prefill and decode, both passes. A row that takes none of them says why for the first.
-constexpr const char* kProbes[] = {"f64", "f32", "f16", "bf16", "e4m3", "f32 kv=int8", "bf16 kv=int8"};
+constexpr const char* kProbes[] = {"f64", "f32", "f16", "bf16", "e4m3", "f32 kv=int8", "bf16 kv=int8", "bf16 kv=e4m3"};
 
 struct RowReport {
   std::string name, runs, instructions, reason;  // runs: native, emulated, no
@@ -106,8 +106,8 @@ std::string device_words(const DeviceInfo& device, KernelList extra) {
   if (rows.empty()) text += "  this build has no kernels for it\n";
   for (const RowReport& row : rows) {
     text += row.runs == "no"
-                ? fmt::format("  {:<26}does not run here: {}\n", row.name, row.reason)
-                : fmt::format("  {:<26}{}{}{}: {}\n", row.name, row.runs, row.instructions.empty() ? "" : ", ",
+                ? fmt::format("  {:<25} does not run here: {}\n", row.name, row.reason)
+                : fmt::format("  {:<25} {}{}{}: {}\n", row.name, row.runs, row.instructions.empty() ? "" : ", ",
                               row.instructions, fmt::join(row.takes, ", "));
   }
   return text;

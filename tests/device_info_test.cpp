@@ -88,5 +88,18 @@ TEST(DeviceInfo, DevicesListsEveryRow) {
   EXPECT_EQ(json.find('\n'), std::string::npos);
 }
 
+// The longest name of a row is followed by a space, and 8-bit caches are asked for too.
+TEST(DeviceInfo, DevicesSetsWordsApart) {
+  static constexpr KernelEntry kRow{"cpu.portable.forward.of_a_long_name",
+                                    [](const Problem& p, const DeviceInfo&) {
+                                      return p.k.dtype == TESSERA_E4M3 && p.q.dtype == TESSERA_BF16
+                                                 ? Refusal{}
+                                                 : Refusal{"takes an e4m3 cache", "k.dtype", p.k.dtype};
+                                    },
+                                    [](const Problem&, const DeviceInfo&) { return Launch{}; }, nullptr};
+  const std::string words = describe_devices({&kRow, 1}, false);
+  EXPECT_NE(words.find("cpu.portable.forward.of_a_long_name native: bf16 kv=e4m3\n"), std::string::npos) << words;
+}
+
 }  // namespace
 }  // namespace tessera::core
