@@ -37,6 +37,14 @@ TABLES = [
             "batch-invariant|sm_margin=8|o=f32|f16 for bf16|f32 for bf16|f64 for bf16|e4m3 for bf16",
         ),
     ),
+    (
+        "Forward on e4m3",
+        "fwd e4m3 b2 hq32 hkv8 sq4096 d128",
+        listed(
+            "|causal|window=1024,0|causal sinks|packed causal|paged=16 causal|lens=longtail causal|leftpad causal",
+            "o=f32|splits=4|d64 for d128|d72 for d128|d80 for d128|d256 for d128|softcap=30|alibi|bias|mask",
+        ),
+    ),
     ("Decode: head sizes", "fwd bf16 b8 hq32 hkv8 sq1 sk8192", HEAD_DIMS + ["kv=e4m3 d72", "kv=e4m3 d80"]),
     (
         "Decode: caches, scores, queries",
@@ -98,8 +106,9 @@ class Planner:
             if not rows:
                 sys.exit(f"{self.tessera} has no CUDA rows")
             kind = "backward" if problem.startswith("bwd") else "decode" if " sq1 " in problem else "forward"
+            kind += "_fp8" if " e4m3 " in problem else ""
             reason = [row["reason"] for row in rows if row["kernel"].endswith(kind)][-1]
-            reason = re.sub(r" \(\S+=-?\d+\)$", "", reason)  # which argument had which value
+            reason = re.sub(r" \(\S+=-?\w+\)$", "", reason)  # which argument had which value
         elif done.returncode == 2:
             reason = done.stderr.strip().removeprefix("tessera: ")
         else:
