@@ -142,7 +142,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def shares(ran: list[dict[str, Any]]) -> list[str]:
-    """Rates per useful FLOP of GQA, packed and window cells over that of a dense cell of the same run."""
+    """Rates per useful FLOP of GQA, packed and window cells over that of a dense cell of the same run and head dim, in
+    the free order of additions."""
+    ran = [row for row in ran if "deterministic" not in row["problem"].split()]
     dense = {grid_cell(row["problem"]): row["tflops"] for row in ran}
     lines = []
     for row in ran:
@@ -159,7 +161,7 @@ def shares(ran: list[dict[str, Any]]) -> list[str]:
         beside = kind and dense.get((p.head_dim_qk, kind[1], True))
         if kind and beside:
             share = row["tflops"] / beside
-            lines.append(f"{kind[0]} over dense causal N {kind[1]}: {share:.3f} (aim {kind[2]})")
+            lines.append(f"{kind[0]} over dense causal N {kind[1]} d {p.head_dim_qk}: {share:.3f} (aim {kind[2]})")
     return lines
 
 

@@ -197,7 +197,7 @@ def test_lines_and_summary_say_what_misses():
     assert "at least 1.00 of the better of cuDNN and FlashAttention-2: 2 of 2" in text
     assert "at least 1.05 of the best peer: 1 of 3; not: b1 h16 N16384 d128 causal, b1 h16 N16384 d128 win1024" in text
     assert "estimate within 25 % from N 2048 on: 3 of 3" in text
-    assert "window over dense causal N 16384: 0.700 (aim 0.75)" in text
+    assert "window over dense causal N 16384 d 128: 0.700 (aim 0.75)" in text
 
 
 def test_packed_cells_are_no_part_of_the_dense_grid(monkeypatch, tmp_path):

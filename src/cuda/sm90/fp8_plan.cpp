@@ -68,8 +68,9 @@ Cut cut(const Problem& p, const DeviceInfo& device) {
 
 Launch configure(const Problem& p, const DeviceInfo& device) {
   Launch launch = configure_cut(p, device, cut(p, device));
-  launch.instructions =
-      p.v_order == 0 ? "wgmma e4m3 in two levels, tma; v transposed in shared memory" : "wgmma e4m3 in two levels, tma";
+  launch.instructions = p.v_order == 0 ? "wgmma e4m3, float32 sums over tiles of keys since its own keep few bits, "
+                                         "tma; v transposed in shared memory"
+                                       : "wgmma e4m3, float32 sums over tiles of keys since its own keep few bits, tma";
   return launch;
 }
 
