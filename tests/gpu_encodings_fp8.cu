@@ -219,7 +219,7 @@ void check_value_products() {
     for (int64_t slot = 0; slot < Config::kTileN; ++slot) {
       const int64_t key = slot / 16 * 16 + kOrder[slot % 16];
       const uint8_t found =
-          turned[static_cast<size_t>(swizzled(Config::kKeySpan, Config::kValueRows, r, slot / 16) + slot % 16)];
+          turned[static_cast<size_t>(swizzled(cuda::sm90::kFp8KeySpan, Config::kValueRows, r, slot / 16) + slot % 16)];
       bytes.compare(int{found}, int{stored(r < Config::kDimV ? v_at(key, column_of(r)) : 1)}, r, slot);
     }
   }
@@ -287,8 +287,8 @@ void check_values_as_given(int32_t dim) {
                                     5,
                                     {kSlots, dim / 2, 2, 2, 2},
                                     {1, 2 * kSlots, kSlots, p.forward.v_stride.head, p.forward.v_stride.batch},
-                                    {Config::kKeySpan, Config::kDimV / 2, 1, 1, 1}};
-  ASSERT_EQ(cuda::sm90::encode_tensor_map(view, TESSERA_E4M3, Config::kKeySpan, &p.v_map), cudaSuccess);
+                                    {cuda::sm90::kFp8KeySpan, Config::kDimV / 2, 1, 1, 1}};
+  ASSERT_EQ(cuda::sm90::encode_tensor_map(view, TESSERA_E4M3, cuda::sm90::kFp8KeySpan, &p.v_map), cudaSuccess);
   const Managed<uint8_t> out(Config::kTransposedBytes);
   for (const int left : {0, 1, 9, 27, int{Config::kTileN} - 14, int{Config::kTileN}}) {
     SCOPED_TRACE(left);
@@ -302,7 +302,7 @@ void check_values_as_given(int32_t dim) {
         const bool inside = channel < dim && (left == 0 ? slot + i < kSlots : key < left);
         const int64_t at = p.forward.v_stride.batch + p.forward.v_stride.head + channel * kSlots + slot + i;
         const int expected = r >= Config::kDimV ? stored(1) : inside ? data[static_cast<size_t>(at)] : 0;
-        const auto place = swizzled(Config::kKeySpan, Config::kValueRows, r, i / 16) + i % 16;
+        const auto place = swizzled(cuda::sm90::kFp8KeySpan, Config::kValueRows, r, i / 16) + i % 16;
         differences.compare(int{out[static_cast<size_t>(place)]}, expected, r, i);
       }
     }

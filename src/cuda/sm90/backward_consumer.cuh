@@ -57,7 +57,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
     w.template multiply_rows<Config::kSumsDelta>(d_probs, Config::kValueOffset, 1);
     ptx::wgmma_commit();
     // dk of the step before has read its Q.
-    if (number > 0) w.release_lanes(&control.q_empty[ring.stage ^ 1]);
+    if (number > 0) release_lanes(&control.q_empty[ring.stage ^ 1]);
 
     w.make_probs(scores, probs, step);
     const typename Warpgroup::MinusDeltas minus_delta = w.minus_deltas();
@@ -78,13 +78,13 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
     if constexpr (kDqFirst) {
       ptx::pin(dq);
       if (number > 0) {
-        w.release(&control.grads_empty[ring.stage ^ 1]);
+        release(&control.grads_empty[ring.stage ^ 1]);
         w.wait_turn(ring.stage ^ 1, w.phase_before());
         w.add_query_gradient(dq, before, span, query);
       }
     } else {
       ptx::pin(dv[0]);
-      w.release_lanes(&control.d_o_empty[ring.stage]);
+      release_lanes(&control.d_o_empty[ring.stage]);
     }
     ptx::wgmma_fence();
     w.multiply_registers(dk, d_scores, 0);
@@ -92,7 +92,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       ptx::pin(dv[0]);
-      w.release_lanes(&control.d_o_empty[ring.stage]);
+      release_lanes(&control.d_o_empty[ring.stage]);
     }
     const BackwardStep added = before;
     before = step;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
       wait(control.q_full[ring.stage], ring.phase);
       w.clear_query_tail(0, step);
     } else if constexpr (Config::kPersistent) {
-      w.release(&control.values_empty);
+      release(&control.values_empty);
     }
     ptx::wgmma_fence();
     w.multiply_rows(scores, w.key_offset(), 0);
@@ -113,7 +113,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
       ptx::wgmma_wait<1>();
       ptx::pin(dq);
       if (number > 0) {
-        w.release(&control.grads_empty[ring.stage]);
+        release(&control.grads_empty[ring.stage]);
         w.wait_turn(ring.stage, ring.phase ^ 1);
         w.add_query_gradient(dq, added, span, query);
       }
@@ -121,7 +121,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
   }
   ptx::wgmma_wait<0>();
   ptx::pin(dk[0]);
-  if constexpr (Config::kPersistent) w.release_lanes(&control.q_empty[ring.stage ^ 1]);
+  if constexpr (Config::kPersistent) release_lanes(&control.q_empty[ring.stage ^ 1]);
   w.wait_grads_before();
   ptx::wgmma_fence();
   w.multiply_transposed(dq, ring.stage ^ 1, span, query);
@@ -129,7 +129,7 @@ __device__ __forceinline__ void run_steps(BackwardWarpgroup<Element, Config, kKi
   ptx::wgmma_wait<0>();
   ptx::pin(dq);
   if constexpr (Config::kPersistent) {
-    w.release(&control.grads_empty[ring.stage ^ 1]);
+    release(&control.grads_empty[ring.stage ^ 1]);
     w.keys.advance();
   }
   if (number > 1) w.end_turn(ring.stage);

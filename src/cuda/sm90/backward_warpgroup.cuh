@@ -86,13 +86,6 @@ struct BackwardWarpgroup {
   // Of the tile's blocks of 64 keys the one whose scores this warpgroup makes.
   __device__ __forceinline__ int key_block() const { return Config::kKeyBlocks == 1 ? 0 : group; }
 
-  // One lane arrives for its warp, which has used the tile by wgmma alone or is together.
-  __device__ __forceinline__ static void release(uint64_t* barrier) {
-    if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
-  }
-  // Of what the lanes themselves have read or written: all arrive. Measured, it costs nothing, and compute-sanitizer's
-  // racecheck counts the arriving lane's accesses alone.
-  __device__ __forceinline__ static void release_lanes(uint64_t* barrier) { ::cuda::ptx::mbarrier_arrive(barrier); }
   __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) - 128; }  // of the consumers
   // The warp's first key in the tile.
   __device__ __forceinline__ int first_key() const {

@@ -91,19 +91,19 @@ struct WideConsumer {
       wait(w.control.probs_empty, parity ^ 1);
       store_probs(scores);
       wait_summed(step);
-      w.release_lanes(&w.control.probs_full);
+      release_lanes(&w.control.probs_full);
     } else {
       wait_summed(step);
       typename Warpgroup::Scores probs;
       const typename Warpgroup::MinusDeltas minus_delta = w.minus_deltas();
       wait(w.control.probs_full, parity);
       load_probs(probs);
-      w.release_lanes(&w.control.probs_empty);
+      release_lanes(&w.control.probs_empty);
       wait(w.control.grads_empty[w.ring.stage], w.ring.phase ^ 1);
       w.make_grads(probs, scores, minus_delta, operand);
     }
     // Products with the tile and the reads of its lse or -delta are done.
-    w.release_lanes(&empty(kScoreTensor)[w.ring.stage]);
+    release_lanes(&empty(kScoreTensor)[w.ring.stage]);
   }
 
   // All steps of the block. `sums` are sums from 0.
@@ -127,7 +127,7 @@ struct WideConsumer {
       ptx::pin(scores[0]);
       if (kTwoSpans) ptx::pin(dq);
       if (number > 1) {
-        w.release(&control.grads_empty[ring.stage]);
+        release(&control.grads_empty[ring.stage]);
         if (kTwoSpans) w.add_query_gradient(dq, added, kFirstSpan + 1, 0);
       }
       make_operand(scores, operand, step);
@@ -151,7 +151,7 @@ struct WideConsumer {
       ptx::wgmma_wait<1>();
       ptx::pin(sums[0]);
       ptx::pin(dq);
-      w.release(&empty(kSummedTensor)[stage]);
+      release(&empty(kSummedTensor)[stage]);
       if (number > 0) {
         w.wait_turn(ring.stage, ring.phase ^ 1);
         w.add_query_gradient(dq, added, kFirstSpan, 0);

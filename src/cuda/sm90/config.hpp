@@ -53,12 +53,17 @@ struct Measured : Shape {
 // since the scores' arithmetic needs registers too. The others take whole dense rows alone (cut.cpp): Wide from
 // kWideKeys keys on, Brief up to kBriefKeys under a mask, where steps of 64 keys end closer to the diagonal, and for
 // windows of up to kBriefWindow keys a row, Narrow where tiles of 64 rows leave multiprocessors idle. A bucket that has
-// none of a kind has Plain there.
-struct PlainAlone {
-  static constexpr int kWideKeys = 0, kBriefKeys = 0, kBriefWindow = 0;
-};
+// none of these has Plain there (PlainAlone).
 template <int kDimQk, int kDimV>
 struct ForwardConfig;
+template <class Shape>
+struct PlainAlone {
+  static constexpr int kWideKeys = 0, kBriefKeys = 0, kBriefWindow = 0;
+  using Plain = Shape;
+  using Wide = Shape;
+  using Brief = Shape;
+  using Narrow = Shape;
+};
 template <>
 struct ForwardConfig<64, 64> {
   static constexpr int kWideKeys = 512, kBriefKeys = 1024, kBriefWindow = 640;
@@ -69,11 +74,7 @@ struct ForwardConfig<64, 64> {
   using General = Measured<ForwardShape<64, 64, 2, 64, 2, true, false>, 25, 200>;
 };
 template <>
-struct ForwardConfig<96, 96> : PlainAlone {
-  using Plain = Measured<ForwardShape<96, 96, 2, 128, 2, true, false>, 56, 200>;
-  using Wide = Plain;
-  using Brief = Plain;
-  using Narrow = Plain;
+struct ForwardConfig<96, 96> : PlainAlone<Measured<ForwardShape<96, 96, 2, 128, 2, true, false>, 56, 200>> {
   using General = Measured<ForwardShape<96, 96, 2, 64, 2, true, false>, 25, 200>;
 };
 template <>
@@ -86,27 +87,15 @@ struct ForwardConfig<128, 128> {
   using General = Measured<ForwardShape<128, 128, 2, 64, 2, true, false>, 35, 200>;
 };
 template <>
-struct ForwardConfig<192, 128> : PlainAlone {
-  using Plain = Measured<ForwardShape<192, 128, 2, 128, 1, true, false>, 70, 150>;
-  using Wide = Plain;
-  using Brief = Plain;
-  using Narrow = Plain;
+struct ForwardConfig<192, 128> : PlainAlone<Measured<ForwardShape<192, 128, 2, 128, 1, true, false>, 70, 150>> {
   using General = Measured<ForwardShape<192, 128, 2, 64, 1, true, false>, 35, 200>;
 };
 template <>
-struct ForwardConfig<192, 192> : PlainAlone {
-  using Plain = Measured<ForwardShape<192, 192, 2, 96, 1, true, true>, 70, 150>;
-  using Wide = Plain;
-  using Brief = Plain;
-  using Narrow = Plain;
+struct ForwardConfig<192, 192> : PlainAlone<Measured<ForwardShape<192, 192, 2, 96, 1, true, true>, 70, 150>> {
   using General = Measured<ForwardShape<192, 192, 2, 48, 1, true, true>, 35, 200>;
 };
 template <>
-struct ForwardConfig<256, 256> : PlainAlone {
-  using Plain = Measured<ForwardShape<256, 256, 2, 64, 1, true, true>, 78, 200>;
-  using Wide = Plain;
-  using Brief = Plain;
-  using Narrow = Plain;
+struct ForwardConfig<256, 256> : PlainAlone<Measured<ForwardShape<256, 256, 2, 64, 1, true, true>, 78, 200>> {
   using General = Measured<ForwardShape<256, 256, 2, 32, 1, true, true>, 35, 200>;
 };
 

@@ -4,13 +4,13 @@
 // Source: Shah et al., FlashAttention-3, sections 3.1 and 3.2.
 #pragma once
 
-#include "../ptx/barrier.cuh"
 #include "../ptx/wgmma.cuh"
 #include "../tile/element.cuh"
 #include "../tile/score.cuh"
 #include "../tile/softmax.cuh"
 #include "control.cuh"
 #include "epilogue.cuh"
+#include "issue_turns.cuh"
 #include "mask.cuh"
 #include "producer.cuh"
 
@@ -19,7 +19,6 @@ namespace tessera::cuda::sm90 {
 template <class Element, class Config, ScoreKind kKind>
 struct Consumer {
   static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 16 columns in a span
-  static constexpr int kFirstBarrier = 1;                           // 0 is __syncthreads'
   // Whether a warpgroup leaves out key tiles of which none of its rows sees anything: where a tile has more rows than
   // keys. A warp that copies goes through all, and general scores need the registers.
   static constexpr bool kTrims = Config::kProduces && kKind == ScoreKind::plain && Config::kTileM > Config::kTileN;
@@ -34,17 +33,6 @@ struct Consumer {
   Ring<Config::kStages> k, v;
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
-
-  // One lane a warp says that the warp is done with what the barrier guards.
-  __device__ __forceinline__ static void release(uint64_t* barrier) {
-    if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
-  }
-  __device__ __forceinline__ void wait_turn() const {
-    if (Config::kTurns) ptx::barrier_sync(kFirstBarrier + group, 256);
-  }
-  __device__ __forceinline__ void pass_turn() const {
-    if (Config::kTurns) ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
-  }
 
   // Whether this warp copies what the others multiply: K of a tile once the products before it are issued, V once its
   // softmax is done, when the stages that they fill have been left.
@@ -160,13 +148,8 @@ struct Consumer {
       producer.load_query(view);
       producer.load_key(view, begin);
     }
-    wait(control.q_full[q.stage], q.phase);
-    wait(control.k_full[k.stage], k.phase);
-    wait_turn();
-    ptx::wgmma_fence();
-    multiply_query_key(scores);
-    ptx::wgmma_commit();
-    pass_turn();
+    issue_first<Config>(
+        *this, [&]() __attribute__((always_inline)) { multiply_query_key(scores); });
     if (copies()) producer.load_key(view, begin + 1);
     // What a tile begins with, while the tensor cores are busy.
     const Reach reach = find_reach(view, begin, end);
@@ -176,8 +159,7 @@ struct Consumer {
     clear(acc);
     ptx::wgmma_wait<0>();
     ptx::pin(scores[0]);
-    release(&control.k_empty[k.stage]);
-    k.advance();
+    leave(control.k_empty, k);
     if (begin < reach.unmasked_begin || begin >= reach.unmasked_end) {
       score_tile<true>(scores, view, rows, begin);
     } else {
@@ -190,41 +172,32 @@ struct Consumer {
 
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
       wait(control.k_full[k.stage], k.phase);
-      wait_turn();
+      wait_turn<Config>(group);
       ptx::wgmma_fence();
       multiply_query_key(scores);
       ptx::wgmma_commit();
       wait(control.v_full[v.stage], v.phase);
       multiply_probs_value(acc, probs);
       ptx::wgmma_commit();
-      pass_turn();
+      pass_turn<Config>(group);
       if (copies()) producer.load_key(view, tile + 1);
       ptx::wgmma_wait<Config::kOverlaps ? 1 : 0>();
       ptx::pin(scores[0]);
-      release(&control.k_empty[k.stage]);
-      k.advance();
+      leave(control.k_empty, k);
       score_tile<kMasked>(scores, view, rows, tile);
       SoftmaxStep<1> step = update_maxima<Config::kLazy>(scores, statistics, scale());
       rescale(statistics, step);
       exponentiate(scores, statistics, step, scale());
       ptx::wgmma_wait<0>();
       ptx::pin(acc[0]);
-      release(&control.v_empty[v.stage]);
-      v.advance();
+      leave(control.v_empty, v);
       if (copies()) producer.load_value(view, tile);
       pack_probs(scores, probs);
       // Where the bases of a whole warp stayed, every correction is exactly 1.
       if (!Config::kLazy || __any_sync(0xffffffffu, step.changed)) rescale(acc, step);
     };
-    int tile = begin + 1;
-#pragma unroll 1
-    for (; tile < reach.unmasked_begin; ++tile) advance.template operator()<true>(tile);
-#pragma unroll 1
-    for (; tile < reach.unmasked_end; ++tile) advance.template operator()<false>(tile);
-#pragma unroll 1
-    for (; tile < reach.end; ++tile) advance.template operator()<true>(tile);
-    release(&control.q_empty[q.stage]);
-    q.advance();
+    const int tile = for_each_tile(begin + 1, reach.unmasked_begin, reach.unmasked_end, reach.end, advance);
+    leave(control.q_empty, q);
 
     wait(control.v_full[v.stage], v.phase);
     ptx::wgmma_fence();
@@ -232,16 +205,12 @@ struct Consumer {
     ptx::wgmma_commit();
     // The others wait for our turn, not for what we multiply last.
     const bool rests = kTrims && tile < end;
-    if (rests) {
-      wait_turn();
-      pass_turn();
-    }
+    if (rests) skip_turn<Config>(group);
     __syncwarp();  // the products are issued before anything of what follows
     const FinishedRows finished = finish(view, statistics);
     ptx::wgmma_wait<0>();
     ptx::pin(acc[0]);
-    release(&control.v_empty[v.stage]);
-    v.advance();
+    leave(control.v_empty, v);
     if (rests) pass_tiles(end - tile);
     return finished;
   }
@@ -250,31 +219,20 @@ struct Consumer {
   __device__ __forceinline__ void pass_tiles(int count) {
 #pragma unroll 1
     while (true) {
-      wait(control.k_full[k.stage], k.phase);
-      __syncwarp();  // no lane still waits for a tile that the first one releases
-      release(&control.k_empty[k.stage]);
-      k.advance();
-      wait(control.v_full[v.stage], v.phase);
-      __syncwarp();
-      release(&control.v_empty[v.stage]);
-      v.advance();
+      skip(control.k_full, control.k_empty, k);
+      skip(control.v_full, control.v_empty, v);
       if (--count == 0) break;
-      wait_turn();
-      pass_turn();
+      skip_turn<Config>(group);
     }
   }
 
   // A view with keys of whose queries none is ours.
   __device__ __forceinline__ void leave_tiles(int count) {
-    wait(control.q_full[q.stage], q.phase);
-    __syncwarp();
-    release(&control.q_empty[q.stage]);
-    q.advance();
+    skip(control.q_full, control.q_empty, q);
     skip_tiles(count);
   }
   __device__ __forceinline__ void skip_tiles(int count) {
-    wait_turn();
-    pass_turn();
+    skip_turn<Config>(group);
     pass_tiles(count);
   }
 
@@ -291,8 +249,7 @@ struct Consumer {
   __device__ __forceinline__ FinishedRows finish(const RowView& view, const RowStatistics<1>& statistics) {
     const FinishedRows rows = finish_rows(p, view, first_row(), scale(), statistics);
     __syncwarp();  // the scheduler overwrites the view, which lanes that write lse alone may still read
-    release(&control.view_empty[views.stage]);
-    views.advance();
+    leave(control.view_empty, views);
     return rows;
   }
 
@@ -308,7 +265,7 @@ struct Consumer {
   __device__ __forceinline__ int first_row() const { return group * 64 + static_cast<int>(threadIdx.x / 32 % 4) * 16; }
 
   __device__ __forceinline__ void run() {
-    if (Config::kTurns && group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
+    open_turns<Config>(group);
     char* const output =
         producer.shared + Config::kOutputOffset + (group * 4 + threadIdx.x / 32 % 4) * Config::kWarpOutputBytes;
     while (true) {

@@ -58,6 +58,29 @@ __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
   }
 }
 
+// One lane arrives for its warp, which has used what the barrier guards by wgmma alone, or is together.
+__device__ __forceinline__ void release(uint64_t* barrier) {
+  if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
+}
+// Of what the lanes themselves have read or written: all arrive. Measured in backward, it costs nothing, and
+// compute-sanitizer's racecheck counts the arriving lane's accesses alone.
+__device__ __forceinline__ void release_lanes(uint64_t* barrier) { ::cuda::ptx::mbarrier_arrive(barrier); }
+
+// A warp is done with the stage that its ring is at.
+template <int kStages>
+__device__ __forceinline__ void leave(uint64_t (&empty)[kStages], Ring<kStages>& ring) {
+  release(&empty[ring.stage]);
+  ring.advance();
+}
+
+// The same where the warp reads nothing of that stage.
+template <int kStages>
+__device__ __forceinline__ void skip(uint64_t (&full)[kStages], uint64_t (&empty)[kStages], Ring<kStages>& ring) {
+  wait(full[ring.stage], ring.phase);
+  __syncwarp();  // no lane still waits for a tile that the first one releases
+  leave(empty, ring);
+}
+
 // The same in every lane, and known to be by the compiler: wgmma's descriptors then stay in uniform registers.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 

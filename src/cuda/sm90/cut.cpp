@@ -77,7 +77,7 @@ TensorView ordered_view(const Problem& p, const ForwardParams& f, const Instance
           5,
           {slots, p.head_dim_v / 2, 2, p.heads_kv, batches_k},
           {1, 2 * f.v_stride.row, f.v_stride.row, f.v_stride.head, f.v_stride.batch},
-          {key_span(instance.tile_n), instance.dim_v / 2, 1, 1, 1}};
+          {kFp8KeySpan, instance.dim_v / 2, 1, 1, 1}};
 }
 
 cudaError_t encode_maps(const Problem& p, const Cut& c, Params* out) {
@@ -106,7 +106,7 @@ cudaError_t encode_maps(const Problem& p, const Cut& c, Params* out) {
                                                    {columns, box, 1, 1}};
   cudaError_t error = encode_tensor_map(q, p.q.dtype, instance.span, &out->q_map);
   if (error == cudaSuccess) error = encode_tensor_map(k, p.q.dtype, instance.span, &out->k_map);
-  const int32_t v_span = p.v_order == 1 ? key_span(instance.tile_n) : instance.span;
+  const int32_t v_span = p.v_order == 1 ? kFp8KeySpan : instance.span;
   if (error == cudaSuccess) error = encode_tensor_map(v, p.q.dtype, v_span, &out->v_map);
   return error;
 }

@@ -5,8 +5,8 @@
 
 namespace tessera::cuda::sm90 {
 
-// Bytes of a row of V^T, of kTileN keys, that lie together, swizzled.
-constexpr int key_span(int tile_n) { return tile_n % 128 == 0 ? 128 : tile_n % 64 == 0 ? 64 : 32; }
+// Bytes of a row of a tile of V^T, a byte a key, that lie together, swizzled.
+inline constexpr int kFp8KeySpan = 128;
 
 // As ForwardShape, of bytes, with V^T beside V: wgmma multiplies bytes by a K-major operand only, so warps of the
 // producer's warpgroup turn every tile of V over in shared memory, or copy V^T where the caller has it. A tile of V^T
@@ -31,14 +31,13 @@ struct Fp8Shape {
   static constexpr int kTileM = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   // Bytes of a row of Q, K and V that lie together, swizzled.
   static constexpr int kSpan = kDimQk % 128 == 0 && kDimV % 128 == 0 ? 128 : 64, kSpanColumns = kSpan;
-  static constexpr int kKeySpan = key_span(kTileN);
   static constexpr int kValueRows = kDimV + 8;
   static constexpr int kQueryBytes = kTileM * kDimQk, kKeyBytes = kTileN * kDimQk, kValueBytes = kTileN * kDimV;
   static constexpr int kTransposedBytes = kTileN * kValueRows;
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static constexpr int kProducerRegisters = kGroups == 3 ? 56 : 40, kConsumerRegisters = kGroups == 3 ? 152 : 232;
   static_assert(kProducerRegisters + kGroups * kConsumerRegisters <= kLaunchRegisters * (kGroups + 1));
-  static_assert(kTileN % 32 == 0 && kDimQk % kSpan == 0 && kDimV % kSpan == 0);
+  static_assert(kTileN % kFp8KeySpan == 0 && kDimQk % kSpan == 0 && kDimV % kSpan == 0);
   // [Q tiles][K tiles][V tiles][V^T tiles][Control][Fp8Notes a consumer thread, of two views where they chain]. A tile
   // begins where its swizzle does: at 8 of its spans.
   static constexpr int kKeyOffset = kQueryStages * kQueryBytes, kValueOffset = kKeyOffset + kStages * kKeyBytes;
@@ -47,7 +46,7 @@ struct Fp8Shape {
   static constexpr int kNotesOffset = kControlOffset + kControlBytes, kNotesBytes = 48, kNotes = kChains ? 2 : 1;
   static constexpr int kSharedBytes = kNotesOffset + kNotes * kNotesBytes * 128 * kGroups;
   static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0 && kValueBytes % 1024 == 0);
-  static_assert(kTransposedBytes % (8 * kKeySpan) == 0 && kControlOffset % 128 == 0);
+  static_assert(kTransposedBytes % (8 * kFp8KeySpan) == 0 && kControlOffset % 128 == 0);
   static_assert(kSharedBytes <= 227 * 1024);
 };
 

@@ -3,13 +3,13 @@
 // over 16384 keys whose values have a mean lost 19 % of it, two levels 0.1 % (docs/notes/hopper.md).
 #pragma once
 
-#include "../ptx/barrier.cuh"
 #include "../ptx/convert.cuh"
 #include "../ptx/wgmma.cuh"
 #include "../tile/score.cuh"
 #include "fp8_control.cuh"
 #include "fp8_epilogue.cuh"
 #include "fp8_softmax.cuh"
+#include "issue_turns.cuh"
 #include "mask.cuh"
 
 namespace tessera::cuda::sm90 {
@@ -20,9 +20,8 @@ struct Fp8WideLoop;
 template <class Config>
 struct Fp8Consumer {
   static constexpr int kSpan = Config::kSpan, kSteps = kSpan / 32;  // products of 32 columns in a span
-  static constexpr int kKeySpan = Config::kKeySpan, kKeySteps = kKeySpan / 32;
-  static constexpr int kFirstBarrier = 1;  // 0 is __syncthreads'
-  static constexpr int kChunk = 4;         // blocks of 8 keys whose exponentials are taken at a time
+  static constexpr int kKeySpan = kFp8KeySpan, kKeySteps = kKeySpan / 32;
+  static constexpr int kChunk = 4;  // blocks of 8 keys whose exponentials are taken at a time
   // Whether a warpgroup leaves out a view's last tile where none of its rows sees a key of it.
   static constexpr bool kTrims = Config::kChains && Config::kTileM > Config::kTileN;
   using Scores = float[Config::kTileN / 8][4];
@@ -39,16 +38,6 @@ struct Fp8Consumer {
   Ring<Config::kQueryStages> q;
   Ring<Control<Config>::kViews> views;
   uint32_t noted;  // which of the thread's notes are of the current view
-
-  __device__ __forceinline__ static void release(uint64_t* barrier) {
-    if (threadIdx.x % 32 == 0) ::cuda::ptx::mbarrier_arrive(barrier);
-  }
-  __device__ __forceinline__ void wait_turn() const {
-    if (Config::kTurns) ptx::barrier_sync(kFirstBarrier + group, 256);
-  }
-  __device__ __forceinline__ void pass_turn() const {
-    if (Config::kTurns) ptx::barrier_arrive(kFirstBarrier + (group + 1 == Config::kGroups ? 0 : group + 1), 256);
-  }
 
   // Issues scores = q k^T of the current stages, of the keys from kFirst on. kInPlace: what the registers held counts
   // as read, so that they stay the same ones from product to product.
@@ -167,6 +156,12 @@ struct Fp8Consumer {
     return scale;
   }
 
+  // Where the keys that a row of the tile keeps end.
+  __device__ __forceinline__ static int kept_end(const TileView& view, int row) {
+    const int end = view.keys_end + row;
+    return end < view.key_count ? end : view.key_count;
+  }
+
   // Of the current view; kNext: of the one behind it.
   template <bool kNext = false>
   __device__ __forceinline__ Fp8Notes& notes() const {
@@ -183,7 +178,7 @@ struct Fp8Consumer {
       if (Config::kChains) {
         const int row = static_cast<int>(p.by_pack.divide(row_of(half)));
         out.begin[half] = view.keys_begin + row;
-        out.end[half] = view.keys_end + row < view.key_count ? view.keys_end + row : view.key_count;
+        out.end[half] = kept_end(view, row);
       }
       const float scale = find_scale(view, half);
       out.scale[half] = out.first_scale[half] = scale;
@@ -218,7 +213,7 @@ struct Fp8Consumer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = static_cast<int>(p.by_pack.divide(row_of(half)));
-        const int end = own.keys_end + row < own.key_count ? own.keys_end + row : own.key_count;
+        const int end = kept_end(own, row);
         keep_columns(scores, half, own.keys_begin + row - key, end - key);
       }
     }
@@ -230,27 +225,12 @@ struct Fp8Consumer {
     bool rests;  // the view has one more tile, of which the warpgroup's rows see nothing
     int left;    // tiles behind that, of a warpgroup that has no rows
   };
-  // Calls advance.operator()<kMasked>(tile) for every tile behind the first.
+  // for_each_tile() behind the first one.
   template <class Advance>
   __device__ __forceinline__ static void for_each_next(const Tiles& keys, const Advance& advance) {
-    int tile = keys.begin + 1;
-#pragma unroll 1
-    for (; tile < keys.unmasked_begin; ++tile) advance.template operator()<true>(tile);
-#pragma unroll 1
-    for (; tile < keys.unmasked_end; ++tile) advance.template operator()<false>(tile);
-#pragma unroll 1
-    for (; tile < keys.end; ++tile) advance.template operator()<true>(tile);
+    for_each_tile(keys.begin + 1, keys.unmasked_begin, keys.unmasked_end, keys.end, advance);
   }
 
-  // Issues a tile's first product, scores = q k^T.
-  __device__ __forceinline__ void issue_first(Scores& scores) const {
-    wait(control.k_full[k.stage], k.phase);
-    wait_turn();
-    ptx::wgmma_fence();
-    multiply_query_key(scores);
-    ptx::wgmma_commit();
-    pass_turn();
-  }
   // Issues the products of a step, scores = q k^T of the current stages and product = p v. Where they overlap the
   // scores come first, but for the next tile's (kNext): then the rows leave under them. Else p v is over before them.
   template <bool kNext>
@@ -258,7 +238,7 @@ struct Fp8Consumer {
     constexpr bool kValuesFirst = kNext || !Config::kOverlaps;
     wait(control.k_full[k.stage], k.phase);
     if (kValuesFirst) wait(control.transposed_full[v.stage], v.phase);
-    wait_turn();
+    wait_turn<Config>(group);
     ptx::wgmma_fence();
     if constexpr (kValuesFirst) {
       multiply_probs_value(product, probs);
@@ -275,21 +255,20 @@ struct Fp8Consumer {
       multiply_probs_value(product, probs);
       ptx::wgmma_commit();
     }
-    pass_turn();
+    pass_turn<Config>(group);
   }
   // Waits for the scores of a step, which leaves their stage of K.
   template <int kPending>
   __device__ __forceinline__ void finish_scores(Scores& scores) {
     ptx::wgmma_wait<kPending>();
     ptx::pin(scores);
-    release(&control.k_empty[k.stage]);
-    k.advance();
+    leave(control.k_empty, k);
   }
   template <int kPending = 0>
   __device__ __forceinline__ void finish_product(Product& product) {
     ptx::wgmma_wait<kPending>();
     ptx::pin(product);
-    release_values();
+    leave(control.transposed_empty, v);
   }
 
   // Scores of a view's first tile to probabilities.
@@ -336,10 +315,6 @@ struct Fp8Consumer {
         });
     pack_probs(scores, probs);
   }
-  __device__ __forceinline__ void release_values() {
-    release(&control.transposed_empty[v.stage]);
-    v.advance();
-  }
 
   // The view's tiles, and those of the views behind it as long as they have some: the first product of a piece of work
   // is issued with the last of the one before, whose rows leave under it and the other warpgroups' products. On return
@@ -348,8 +323,8 @@ struct Fp8Consumer {
     Scores scores;
     Product product;
     Probs probs;
-    wait(control.q_full[q.stage], q.phase);
-    issue_first(scores);
+    issue_first<Config>(
+        *this, [&]() __attribute__((always_inline)) { multiply_query_key(scores); });
     finish_scores<0>(scores);
     begin_rows(keys, odd, scores, rows, probs);
 
@@ -367,7 +342,7 @@ struct Fp8Consumer {
           leave_value();
         }
       }
-      leave_query();
+      leave(control.q_empty, q);
       Ring<Control<Config>::kViews> next = views;
       next.advance();
       wait(control.view_full[next.stage], next.phase);
@@ -399,18 +374,10 @@ struct Fp8Consumer {
 
   // A tile that is the other warpgroups' alone: our turn at it passes, its stages are left unread.
   __device__ __forceinline__ void leave_key() {
-    wait(control.k_full[k.stage], k.phase);
-    __syncwarp();  // no lane still waits for a tile that the first one releases
-    release(&control.k_empty[k.stage]);
-    k.advance();
-    wait_turn();
-    pass_turn();
+    skip(control.k_full, control.k_empty, k);
+    skip_turn<Config>(group);
   }
-  __device__ __forceinline__ void leave_value() {
-    wait(control.transposed_full[v.stage], v.phase);
-    __syncwarp();
-    release_values();
-  }
+  __device__ __forceinline__ void leave_value() { skip(control.transposed_full, control.transposed_empty, v); }
 
   __device__ __forceinline__ static void clear(Accumulators& acc, Fp8Rows& rows) {
 #pragma unroll
@@ -432,8 +399,7 @@ struct Fp8Consumer {
       const auto first = static_cast<int>(p.by_pack.divide(group * 64));
       auto last = static_cast<int>(p.by_pack.divide(group * 64 + 63));
       if (last >= view.query_count) last = view.query_count - 1;
-      const int first_end = view.keys_end + first < view.key_count ? view.keys_end + first : view.key_count;
-      const int last_end = view.keys_end + last < view.key_count ? view.keys_end + last : view.key_count;
+      const int first_end = kept_end(view, first), last_end = kept_end(view, last);
       out.unmasked_end = uniform(first_end > 0 ? first_end / Config::kTileN : 0);
       if (out.end - out.begin > 1) {
         if (uniform(last < first)) {
@@ -449,22 +415,17 @@ struct Fp8Consumer {
     }
     return out;
   }
-  __device__ __forceinline__ void leave_query() {
-    release(&control.q_empty[q.stage]);
-    q.advance();
-  }
 
   // Stores the rows of the current view and leaves it.
   __device__ __forceinline__ void finish_piece(Accumulators& acc, const Fp8Rows& rows) {
     const float scale[2] = {notes().scale[0], notes().scale[1]};
     fp8_epilogue(p, view(), place_fp8_rows(p, view(), first_row()), acc, rows, scale, 1.0f / (1 << Config::kShift));
     __syncwarp();  // the scheduler overwrites the view, which lanes that store alone may still read
-    release(&control.view_empty[views.stage]);
-    views.advance();
+    leave(control.view_empty, views);
   }
 
   __device__ __forceinline__ void run() {
-    if (Config::kTurns && group == Config::kGroups - 1) ptx::barrier_arrive(kFirstBarrier, 256);
+    open_turns<Config>(group);
     while (true) {
       wait(control.view_full[views.stage], views.phase);
       const TileView& first = view();

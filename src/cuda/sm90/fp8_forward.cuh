@@ -23,11 +23,11 @@ namespace tessera::cuda::sm90 {
 template <class Config>
 __device__ __forceinline__ void fill_ones(char* shared, int thread, int threads) {
   constexpr uint32_t kOnes = 0x38383838u;  // e4m3
-  constexpr int kSpans = Config::kTileN / Config::kKeySpan, kChunks = 8 * Config::kKeySpan / 16;
+  constexpr int kSpans = Config::kTileN / kFp8KeySpan, kChunks = 8 * kFp8KeySpan / 16;
   for (int i = thread; i < Config::kStages * kSpans * kChunks; i += threads) {
     const int span = i / kChunks, stage = span / kSpans;
     char* const rows = shared + Config::kTransposedOffset + stage * Config::kTransposedBytes +
-                       ((span - stage * kSpans) * Config::kValueRows + Config::kDimV) * Config::kKeySpan;
+                       ((span - stage * kSpans) * Config::kValueRows + Config::kDimV) * kFp8KeySpan;
     reinterpret_cast<uint4*>(rows)[i - span * kChunks] = make_uint4(kOnes, kOnes, kOnes, kOnes);
   }
 }

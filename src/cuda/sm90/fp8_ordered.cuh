@@ -15,7 +15,7 @@ template <class Config>
 struct OrderedValues {
   static_assert(Config::kTransposers == 2);
   static constexpr int kRows = Config::kDimV / 2;  // of V^T, a warp
-  static constexpr int kKeySpan = Config::kKeySpan, kKeyGroup = static_cast<int>(core::kKeyGroup);
+  static constexpr int kKeySpan = kFp8KeySpan, kKeyGroup = static_cast<int>(core::kKeyGroup);
 
   const Params& p;
   Fp8Control<Config>& control;
@@ -106,7 +106,7 @@ struct OrderedValues {
         // What wgmma reads it reads by the asynchronous proxy.
         cuda_ptx::fence_proxy_async(cuda_ptx::space_shared);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) cuda_ptx::mbarrier_arrive(full);
+        release(full);
       }
       transposed.advance();
     }
@@ -119,8 +119,7 @@ struct OrderedValues {
       if (!view.valid) return;
       load_tiles(view);
       __syncwarp();
-      if (threadIdx.x % 32 == 0) cuda_ptx::mbarrier_arrive(&control.view_empty[views.stage]);
-      views.advance();
+      leave(control.view_empty, views);
     }
   }
 };

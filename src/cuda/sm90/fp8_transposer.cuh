@@ -18,7 +18,7 @@ template <class Config>
 struct Transposer {
   // Blocks of 16 columns of a warp, and how many it takes at a time: four registers a block.
   static constexpr int kOwn = Config::kDimV / 16 / Config::kTransposers, kBlocks = kOwn < 4 ? kOwn : 4;
-  static constexpr int kValueChunks = Config::kSpan / 16, kKeyChunks = Config::kKeySpan / 16;
+  static constexpr int kValueChunks = Config::kSpan / 16, kKeyChunks = kFp8KeySpan / 16;
   static_assert(kValueChunks % kBlocks == 0 && kOwn % kBlocks == 0);
 
   Fp8Control<Config>& control;
@@ -38,9 +38,9 @@ struct Transposer {
     const uint32_t lane = threadIdx.x % 32, matrix = lane / 8, row = lane % 8;
     const uint32_t from = shared + Config::kValueOffset + v.stage * Config::kValueBytes +
                           chunk_offset<Config::kSpan>(Config::kTileN, lane, first);
-    const uint32_t to = shared + Config::kTransposedOffset + transposed.stage * Config::kTransposedBytes +
-                        chunk_offset<Config::kKeySpan>(Config::kValueRows,
-                                                       matrix % 2 * (Config::kDimV / 2) + first * 8 + row, matrix / 2);
+    const uint32_t to =
+        shared + Config::kTransposedOffset + transposed.stage * Config::kTransposedBytes +
+        chunk_offset<kFp8KeySpan>(Config::kValueRows, matrix % 2 * (Config::kDimV / 2) + first * 8 + row, matrix / 2);
 #pragma unroll
     for (int keys = 0; keys < Config::kTileN / 32; ++keys) {
       uint32_t pairs[kBlocks][4];
@@ -54,23 +54,21 @@ struct Transposer {
         const uint32_t(&x)[4] = pairs[b];
         const uint32_t columns[4] = {ptx::permute_bytes(x[0], x[1], 0x6420), ptx::permute_bytes(x[0], x[1], 0x7531),
                                      ptx::permute_bytes(x[2], x[3], 0x6420), ptx::permute_bytes(x[2], x[3], 0x7531)};
-        ptx::stmatrix_x4((to ^ 2 * keys % kKeyChunks * 16) +
-                             2 * keys / kKeyChunks * Config::kValueRows * Config::kKeySpan + b * 8 * Config::kKeySpan,
+        ptx::stmatrix_x4((to ^ 2 * keys % kKeyChunks * 16) + 2 * keys / kKeyChunks * Config::kValueRows * kFp8KeySpan +
+                             b * 8 * kFp8KeySpan,
                          columns);
       }
     }
   }
 
   __device__ __forceinline__ void run() {
-    const bool leads = threadIdx.x % 32 == 0;
     while (true) {
       wait(control.view_full[views.stage], views.phase);
       const TileView& view = control.views[views.stage];
       if (!view.valid) return;
       const int begin = static_cast<int>(view.tiles.begin), end = static_cast<int>(view.tiles.end);
       __syncwarp();
-      if (leads) ::cuda::ptx::mbarrier_arrive(&control.view_empty[views.stage]);
-      views.advance();
+      leave(control.view_empty, views);
 #pragma unroll 1
       for (int tile = begin; tile < end; ++tile) {
         wait(control.v_full[v.stage], v.phase);
@@ -79,8 +77,8 @@ struct Transposer {
         // What wgmma reads it reads by the asynchronous proxy.
         ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
         __syncwarp();
-        ::cuda::ptx::mbarrier_arrive(&control.v_empty[v.stage]);
-        if (leads) ::cuda::ptx::mbarrier_arrive(&control.transposed_full[transposed.stage]);
+        release_lanes(&control.v_empty[v.stage]);
+        release(&control.transposed_full[transposed.stage]);
         v.advance();
         transposed.advance();
       }

@@ -62,30 +62,28 @@ struct Fp8WideLoop {
   __device__ __forceinline__ void run(const typename Consumer::Tiles& keys, bool odd) const {
     Parts parts;
     Probs probs;
-    wait(c.control.q_full[c.q.stage], c.q.phase);
-    wait(c.control.k_full[c.k.stage], c.k.phase);
-    c.wait_turn();
-    ptx::wgmma_fence();  // in place as in every step: the parts then lie where they will stay
-    c.template multiply_query_key<0, true>(upper(parts));
-    c.template multiply_query_key<64, true>(lower(parts));
-    ptx::wgmma_commit();
-    c.pass_turn();
+    // In place as in every step: the parts then lie where they will stay.
+    issue_first<Config>(
+        c, [&]() __attribute__((always_inline)) {
+          c.template multiply_query_key<0, true>(upper(parts));
+          c.template multiply_query_key<64, true>(lower(parts));
+        });
     c.template finish_scores<0>(scores(parts));
     c.begin_rows(keys, odd, scores(parts), rows, probs);
     const auto advance = [&]<bool kMasked>(int tile) __attribute__((always_inline)) {
       wait(c.control.transposed_full[c.v.stage], c.v.phase);
       wait(c.control.k_full[c.k.stage], c.k.phase);
-      c.wait_turn();
+      wait_turn<Config>(c.group);
       multiply_most(parts, probs);
       ptx::wgmma_fence();
       c.template multiply_query_key<0, true>(upper(parts));
       ptx::wgmma_commit();
       add<128, 1>(lower(parts));
-      c.release_values();
+      leave(c.control.transposed_empty, c.v);
       ptx::wgmma_fence();
       c.template multiply_query_key<64, true>(lower(parts));
       ptx::wgmma_commit();
-      c.pass_turn();
+      pass_turn<Config>(c.group);
       c.template finish_scores<0>(scores(parts));
       c.multiply_odd(scores(parts));
       if constexpr (kMasked) c.mask(scores(parts), tile);
@@ -95,12 +93,12 @@ struct Fp8WideLoop {
       c.pack_probs(scores(parts), probs);
     };
     c.for_each_next(keys, advance);
-    c.leave_query();
+    leave(c.control.q_empty, c.q);
 
     wait(c.control.transposed_full[c.v.stage], c.v.phase);
     multiply_most(parts, probs);
     add<128, 0>(lower(parts));
-    c.release_values();
+    leave(c.control.transposed_empty, c.v);
   }
 };
 

@@ -9,6 +9,20 @@
 
 namespace tessera::cuda::sm90 {
 
+// Calls advance.operator()<kMasked>(tile) for the tiles [tile, end), of which [unmasked_begin, unmasked_end) need no
+// mask. Returns the first that it was not called for.
+template <class Advance>
+__device__ __forceinline__ int for_each_tile(int tile, int unmasked_begin, int unmasked_end, int end,
+                                             const Advance& advance) {
+#pragma unroll 1
+  for (; tile < unmasked_begin; ++tile) advance.template operator()<true>(tile);
+#pragma unroll 1
+  for (; tile < unmasked_end; ++tile) advance.template operator()<false>(tile);
+#pragma unroll 1
+  for (; tile < end; ++tile) advance.template operator()<true>(tile);
+  return tile;
+}
+
 // One bit for each column of a row that this lane holds, in order: set where it lies before `column`.
 __device__ __forceinline__ uint32_t columns_before(int column) {
   const int ahead = column - fragment_column(0, 0), part = ahead & 7;
