@@ -24,22 +24,24 @@ struct MergeRows {
   }
 };
 
-template <class Number>
-__device__ __forceinline__ core::MergedStates<Number> merge_row_states(const tessera_merge_args& args, int64_t index,
-                                                                       int64_t state_stride) {
-  const Number* lse = static_cast<const Number*>(args.lse) + index;
-  return core::merge_states<Number>(args.states, [=](int64_t s) { return lse[s * state_stride]; });
+// Calls merge(row, index, lse, merged) for the rows of the warp: `index` of the row's lse, `lse` of its first state, at
+// which the others' follow rows.count apart.
+template <class Number, class Merge>
+__device__ __forceinline__ void for_each_row(const tessera_merge_args& args, const MergeRows& rows,
+                                             const Merge& merge) {
+  const int64_t stride = int64_t{gridDim.x} * kMergeWarps, apart = rows.count;
+  for (int64_t row = int64_t{blockIdx.x} * kMergeWarps + threadIdx.x / 32; row < rows.count; row += stride) {
+    const int64_t index = rows.lse_index(row);
+    const Number* lse = static_cast<const Number*>(args.lse) + index;
+    merge(row, index, lse, core::merge_states<Number>(args.states, [=](int64_t s) { return lse[s * apart]; }));
+  }
 }
 
 template <class Number>
 __global__ void __launch_bounds__(kMergeWarps * 32)
     merge_kernel(const __grid_constant__ tessera_merge_args args, const __grid_constant__ MergeRows rows) {
   const int lane = threadIdx.x % 32, dim = args.head_dim_v;
-  const int64_t stride = int64_t{gridDim.x} * kMergeWarps;
-  for (int64_t row = int64_t{blockIdx.x} * kMergeWarps + threadIdx.x / 32; row < rows.count; row += stride) {
-    const int64_t index = rows.lse_index(row);
-    const Number* lse = static_cast<const Number*>(args.lse) + index;
-    const core::MergedStates<Number> merged = merge_row_states<Number>(args, index, rows.count);
+  const auto merge = [&](int64_t row, int64_t index, const Number* lse, const core::MergedStates<Number>& merged) {
     if (args.lse_out != nullptr && lane == 0) static_cast<Number*>(args.lse_out)[index] = merged.lse();
     for (int c = lane; c < dim; c += 32) {
       Number sum = 0;
@@ -50,7 +52,8 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
       }
       store_number(args.o_out, args.out_dtype, row * dim + c, merged.sum == Number(0) ? Number(0) : sum / merged.sum);
     }
-  }
+  };
+  for_each_row<Number>(args, rows, merge);
 }
 
 template <class Number>
@@ -65,11 +68,7 @@ template <class Number>
 __global__ void __launch_bounds__(kMergeWarps * 32)
     merge_backward_kernel(const __grid_constant__ tessera_merge_args args, const __grid_constant__ MergeRows rows) {
   const int lane = threadIdx.x % 32, dim = args.head_dim_v;
-  const int64_t stride = int64_t{gridDim.x} * kMergeWarps;
-  for (int64_t row = int64_t{blockIdx.x} * kMergeWarps + threadIdx.x / 32; row < rows.count; row += stride) {
-    const int64_t index = rows.lse_index(row);
-    const Number* lse = static_cast<const Number*>(args.lse) + index;
-    const core::MergedStates<Number> merged = merge_row_states<Number>(args, index, rows.count);
+  const auto merge = [&](int64_t row, int64_t index, const Number* lse, const core::MergedStates<Number>& merged) {
     const Number d_merged = args.d_lse_out != nullptr ? static_cast<const Number*>(args.d_lse_out)[index] : Number(0);
     for (int64_t s = 0; s < args.states; ++s) {
       const Number share = merged.weight(lse[s * rows.count]);
@@ -92,7 +91,8 @@ __global__ void __launch_bounds__(kMergeWarps * 32)
             weight == Number(0) ? Number(0) : weight * (dot + d_merged);
       }
     }
-  }
+  };
+  for_each_row<Number>(args, rows, merge);
 }
 
 }  // namespace tessera::cuda

@@ -408,7 +408,7 @@ class ForwardTask {
       float* o = steps.unit->o + block * 16 * kUnitRows;
       if (kParts == 1 && block + 1 == blocks) {
         store_pending();
-        load_stripe<0>(tiles_, o);
+        load_stripe(tiles_, o);
         multiply_stripe(tiles_, v, p, depth, between);
         store_stripe<0>(tiles_, o);
       } else {

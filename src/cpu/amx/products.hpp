@@ -32,10 +32,10 @@ inline void store_stripe(Tiles& tiles, float* to) {
   tiles.template store<2 * kSet>(to, kUnitRows * 4);
   tiles.template store<2 * kSet + 1>(to + 16, kUnitRows * 4);
 }
-template <int kSet, class Tiles>
+template <class Tiles>
 inline void load_stripe(Tiles& tiles, const float* from) {
-  tiles.template load<2 * kSet>(from, kUnitRows * 4);
-  tiles.template load<2 * kSet + 1>(from + 16, kUnitRows * 4);
+  tiles.template load<0>(from, kUnitRows * 4);
+  tiles.template load<1>(from + 16, kUnitRows * 4);
 }
 
 // The four sums of a block of 32 x 32, two stripes of 16 rows, on their way through the registers: those before are

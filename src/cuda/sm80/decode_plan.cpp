@@ -263,8 +263,9 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
   params.split_keys = static_cast<int32_t>(c.split_keys);
   params.state_rows = static_cast<int32_t>(state_rows(p, c));
   params.general = !is_plain(p);
+  const bool overlaps = plan.device->arch >= 90;  // the launch before may still run
   params.looks_up = looks_up(params.f);
-  params.guesses = looks_up_used(params.f);
+  params.guesses = overlaps && looks_up_used(params.f);
   params.whole = !params.looks_up && params.f.page_size == 0 && !p.banded();
   if (c.splits > 1) {
     const Parts parts = parts_of(p, c);
@@ -279,7 +280,7 @@ int run_decode(const Plan& plan, const core::RunContext& context) {
     return scope.finish(scope.error(), "cuda.sm80.decode: making the device current", context.status);
   const auto blocks = static_cast<uint32_t>(c.units * c.splits);
   const cudaError_t error =
-      c.instance->launch(params, blocks, plan.device->arch >= 90, static_cast<cudaStream_t>(context.cuda_stream));
+      c.instance->launch(params, blocks, overlaps, static_cast<cudaStream_t>(context.cuda_stream));
   return scope.finish(error, "cuda.sm80.decode: launch", context.status);
 }
 

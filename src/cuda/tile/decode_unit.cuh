@@ -34,7 +34,7 @@ __device__ __forceinline__ void locate_used(const ForwardParams& p, uint32_t bat
     view.pages = p.page_table + batch * p.page_table_stride;
     capacity = clamp_to(capacity, 0, int64_t{p.max_pages} * p.page_size);
   }
-  const int64_t used = clamp_to(clamp_to(stored, 0, capacity) + p.seqlen_new, 0, capacity);
+  const int64_t used = used_keys(stored, p.seqlen_new, capacity);
   view.band = core::make_band(p.seqlen_q, used, p.left, p.right, p.top_left);
 }
 

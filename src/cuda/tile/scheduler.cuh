@@ -51,12 +51,16 @@ TESSERA_HD core::Range packed_rows(const ForwardParams& p, uint32_t batch) {
   return {begin, clamp_to(p.cu_seqlens_q[batch + 1], begin, p.total_q)};
 }
 
-// Used length of a sequence, with the rows that the run appended.
+// Used length of a sequence that had `stored` keys before the run appended `added`.
+TESSERA_HD int64_t used_keys(int64_t stored, int64_t added, int64_t capacity) {
+  return clamp_to(clamp_to(stored, 0, capacity) + added, 0, capacity);
+}
+// The same as seqused_k and the rows of this run have it.
 TESSERA_HD int64_t used_keys(const ForwardParams& p, uint32_t batch, int64_t capacity) {
   int64_t count = p.seqlen_new;
   if (p.cu_seqlens_new != nullptr)
     count = clamp_to(int64_t{p.cu_seqlens_new[batch + 1]} - p.cu_seqlens_new[batch], 0, p.seqlen_new);
-  return clamp_to(clamp_to(p.seqused_k[batch], 0, capacity) + count, 0, capacity);
+  return used_keys(p.seqused_k[batch], count, capacity);
 }
 
 // Written field by field: where `view` lies in shared memory, no register has to hold it. kDense: q, k and v are dense
