@@ -23,7 +23,7 @@ struct Fp8Shape {
   // then have the registers of p, which leaves room for 128 keys a step at d 64.
   static constexpr bool kOverlaps = kChains && kGroups < 3;
   // A row's base stays from key tile to key tile as long as no probability exceeds e4m3, so that the exponentials need
-  // not wait for the row's largest score. At d 256 the branch behind has the assembler serialise the products.
+  // not wait for the row's largest score. Not tried at d 256, where the assembler serialises products at less.
   static constexpr bool kLazy = kChains;
   // Probabilities are times 2^kShift. e4m3 ends at 448: a base that stays needs room above.
   static constexpr int kShift = kLazy ? 5 : 8;
